@@ -1,1 +1,27 @@
+//! The heart of the relay: what a row, a lane, a lease and a message are, what happens to a row after
+//! each answer of a broker, and the traits behind which databases and brokers stand.
+//!
+//! There is no database, no broker and no wall clock in here. Everything that decides (`decide`, `breaker`,
+//! `backoff`, `lane`) is pure and takes the time as an argument; `lane_worker` and `relay` drive it.
 
+mod address;
+mod backoff;
+mod clock;
+mod headers;
+mod observer;
+mod outcome;
+mod publisher;
+mod reason;
+mod route;
+mod row;
+mod template;
+
+pub use address::{Address, Sink};
+pub use backoff::{Backoff, BackoffPolicy};
+pub use clock::{Clock, Millis};
+pub use headers::{HeaderValue, Headers};
+pub use observer::{NoObserver, Observer, Peer, Wakeup};
+pub use outcome::{Outcome, Scope};
+pub use publisher::{Answer, KeyOrder, Link, Outgoing, Publisher, Ticket};
+pub use reason::Reason;
+pub use row::{Row, RowId, Timestamp, TxId};

@@ -1,0 +1,120 @@
+//! What every broker adapter implements, and the handle through which it answers for each row.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+
+use crate::address::{Address, Sink};
+use crate::clock::Millis;
+use crate::outcome::Outcome;
+use crate::row::Row;
+
+/// The state of the way to a broker. Anything but `Up` closes the broker's gate: its rows stay where they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    Up,
+    /// Not connected; the supervisor goes on trying. The text says what the last try met and what to do.
+    Down {
+        detail: String,
+    },
+    /// Connected, but the broker takes nothing now (RabbitMQ's memory or disk alarm).
+    Blocked {
+        detail: String,
+    },
+    /// The broker refused our credentials or our configuration; trying goes on, but an operator is needed.
+    Refused {
+        detail: String,
+    },
+}
+
+impl Link {
+    /// Whether rows may be handed over.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        matches!(self, Self::Up)
+    }
+}
+
+/// How rows of one ordering key may overlap at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// At most one row of a key is unconfirmed at a time.
+    Strict,
+    /// Rows of a key follow each other without waiting; the sink keeps their order.
+    Pipelined,
+}
+
+/// A row on its way to a broker. The sink must not write it to the broker once `lease_until` has passed
+/// (it then answers `NotSent`), and must answer through `ticket` exactly once.
+pub struct Outgoing {
+    pub row: Arc<Row>,
+    pub address: Arc<Address>,
+    /// By `Clock`; checked right before each window is written.
+    pub lease_until: Millis,
+    pub ticket: Ticket,
+}
+
+/// The duty to answer for one row. A dropped ticket answers `Unknown`: accepted is not durable.
+pub struct Ticket {
+    seq: i64,
+    serial: u64,
+    answers: Option<mpsc::UnboundedSender<Answer>>,
+}
+
+/// An outcome on its way back to the row's lane. `serial` tells publications of one row apart.
+#[derive(Debug)]
+pub struct Answer {
+    pub seq: i64,
+    pub serial: u64,
+    pub outcome: Outcome,
+}
+
+impl Ticket {
+    /// The channel is bounded by the rows in flight: a ticket answers once.
+    #[must_use]
+    pub fn new(seq: i64, serial: u64, answers: mpsc::UnboundedSender<Answer>) -> Self {
+        Self { seq, serial, answers: Some(answers) }
+    }
+
+    /// Answers and ends the duty.
+    pub fn answer(mut self, outcome: Outcome) {
+        self.send(outcome);
+    }
+
+    fn send(&mut self, outcome: Outcome) {
+        if let Some(answers) = self.answers.take() {
+            // A lane that is gone has nobody left to tell.
+            let _ = answers.send(Answer { seq: self.seq, serial: self.serial, outcome });
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.send(Outcome::Unknown { detail: "the publication was dropped before the broker answered".to_owned() });
+    }
+}
+
+/// A broker adapter. It owns its connection and reconnects by itself for ever; it classifies and never retries
+/// a row on its own account.
+pub trait Publisher: Send + Sync + 'static {
+    fn sink(&self) -> Sink;
+
+    /// How rows of one key may overlap at this address right now.
+    fn order(&self, address: &Address) -> KeyOrder;
+
+    /// Hands a row over. Never waits; rows of one key are written in the order of the calls. The number of rows
+    /// handed over and unanswered is bounded by the caller (`in_flight_max`).
+    fn publish(&self, outgoing: Outgoing);
+
+    /// The state of the link, and a wake-up at each change.
+    fn link(&self) -> watch::Receiver<Link>;
+
+    /// Whether an address exists, for `check`: `Ok(None)` is yes, `Ok(Some(text))` says what is missing and what
+    /// to do, `Err` that the broker could not be asked.
+    fn probe<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, Result<Option<String>, String>>;
+
+    /// Answers everything that is still open (waiting for confirms at most `grace_ms`), then closes. Idempotent.
+    fn stop(&self, grace_ms: u64) -> BoxFuture<'_, ()>;
+}

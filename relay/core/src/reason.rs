@@ -1,0 +1,85 @@
+//! The closed list of reasons why a row is not sent yet. It labels metrics and stands in `outbox.held.reason`.
+
+use std::fmt;
+
+/// Why a row waits or was parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// The broker is away, refuses our login or has blocked us.
+    Broker,
+    /// No queue is bound for the address.
+    Unroutable,
+    NoExchange,
+    NoTopic,
+    /// The broker said no, without saying why.
+    Nack,
+    /// A queue or a local buffer is full.
+    QueueFull,
+    /// The message is larger than the broker takes.
+    Size,
+    /// An exchange, topic, routing key or header name that the broker cannot have.
+    Name,
+    /// A value that cannot be written in the broker's encoding, or a row that is not what the table promises.
+    Encoding,
+    /// A row header named like one of ours.
+    ReservedHeader,
+    /// No route matches, or the address is not on the allow-list.
+    NoRoute,
+    /// The broker closed the channel over this very row.
+    ChannelError,
+    /// Any other answer about this very row.
+    Rejected,
+    /// An earlier row of its key waits.
+    Behind,
+    /// The outcome is not known: a time-out or a lost link.
+    Unknown,
+}
+
+impl Reason {
+    /// Every reason, in the order of the documentation.
+    pub const ALL: [Self; 15] = [
+        Self::Broker,
+        Self::Unroutable,
+        Self::NoExchange,
+        Self::NoTopic,
+        Self::Nack,
+        Self::QueueFull,
+        Self::Size,
+        Self::Name,
+        Self::Encoding,
+        Self::ReservedHeader,
+        Self::NoRoute,
+        Self::ChannelError,
+        Self::Rejected,
+        Self::Behind,
+        Self::Unknown,
+    ];
+
+    /// The name used in `outbox.held.reason` and as a metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Broker => "broker",
+            Self::Unroutable => "unroutable",
+            Self::NoExchange => "no_exchange",
+            Self::NoTopic => "no_topic",
+            Self::Nack => "nack",
+            Self::QueueFull => "queue_full",
+            Self::Size => "size",
+            Self::Name => "name",
+            Self::Encoding => "encoding",
+            Self::ReservedHeader => "reserved_header",
+            Self::NoRoute => "no_route",
+            Self::ChannelError => "channel_error",
+            Self::Rejected => "rejected",
+            Self::Behind => "behind",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,1 @@
+//! Routes: which broker, destination and routing key a row's topic leads to.
