@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# What every script of this folder shares: where things lie, how they talk, how they wait.
+# It is sourced, never run. Nothing here touches a service of the system.
+
+SERVICES_SCRIPTS="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+REPO_ROOT="$(cd "$SERVICES_SCRIPTS/../.." && pwd)"
+TARGET_DIR="${CARGO_TARGET_DIR:-$REPO_ROOT/target}"
+SERVICES_DIR="${SERVICES_DIR:-$TARGET_DIR/services}"
+case "$SERVICES_DIR" in
+/*) ;;
+*) SERVICES_DIR="$REPO_ROOT/$SERVICES_DIR" ;;
+esac
+
+# Below the ephemeral range: inside it a reconnecting client could take the port of a server
+# that is just being restarted. An offset moves a whole set, so that several run side by side.
+PORT_OFFSET="${PORT_OFFSET:-0}"
+POSTGRES_PORT="${POSTGRES_PORT:-$((28432 + PORT_OFFSET))}"
+RABBITMQ_PORT="${RABBITMQ_PORT:-$((28672 + PORT_OFFSET))}"
+RABBITMQ_DISTRIBUTION_PORT="${RABBITMQ_DISTRIBUTION_PORT:-$((28673 + PORT_OFFSET))}"
+RABBITMQ_EPMD_PORT="${RABBITMQ_EPMD_PORT:-$((28469 + PORT_OFFSET))}"
+KAFKA_PORT="${KAFKA_PORT:-$((28092 + PORT_OFFSET))}"
+KAFKA_CONTROLLER_PORT="${KAFKA_CONTROLLER_PORT:-$((28093 + PORT_OFFSET))}"
+
+SERVICE_START_SECONDS="${SERVICE_START_SECONDS:-120}"
+SERVICE_STOP_SECONDS="${SERVICE_STOP_SECONDS:-30}"
+
+# Progress goes to standard error, since standard output is for data such as env.sh's lines.
+say() { printf '%s\n' "services: $*" >&2; }
+
+die() {
+    printf '%s\n' "services: error: $*" >&2
+    exit 1
+}
+
+is_root() { [ "$(id -u)" -eq 0 ]; }
+
+# An open port is taken as "in use": only loopback is asked.
+port_in_use() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+require_free_port() {
+    local port="$1" variable="$2"
+    if port_in_use "$port"; then
+        die "port $port is in use; set $variable (or PORT_OFFSET) to use another"
+    fi
+}
+
+# wait_for SECONDS WHAT COMMAND...: polls the command, and says by name what did not happen.
+wait_for() {
+    local seconds="$1" what="$2" deadline
+    shift 2
+    deadline=$((SECONDS + seconds))
+    until "$@" >/dev/null 2>&1; do
+        if [ "$SECONDS" -ge "$deadline" ]; then
+            say "waited $seconds s in vain: $what"
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+
+# A pid file names a process only while the process's command line still looks like ours:
+# after a reboot the number may belong to somebody else, who must not be signalled.
+pid_of() {
+    local file="$SERVICES_DIR/$1.pid" pattern="$2" pid
+    [ -s "$file" ] || return 1
+    pid="$(head -n 1 "$file")"
+    [ -r "/proc/$pid/cmdline" ] || return 1
+    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q -e "$pattern" || return 1
+    printf '%s\n' "$pid"
+}
+
+# A zombie has ended; only nobody has asked for its exit code yet.
+has_ended() {
+    [ ! -d "/proc/$1" ] || grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null
+}
+
+# stop_process NAME PATTERN SIGNAL: asks by pid, waits, and kills what does not listen.
+stop_process() {
+    local name="$1" pattern="$2" signal="$3" pid
+    if pid="$(pid_of "$name" "$pattern")"; then
+        # A process that a test froze cannot hear any other signal.
+        kill -CONT "$pid" 2>/dev/null || true
+        kill -"$signal" "$pid" 2>/dev/null || true
+        if ! wait_for "$SERVICE_STOP_SECONDS" "$name (process $pid) to end" has_ended "$pid"; then
+            kill -KILL "$pid" 2>/dev/null || true
+            wait_for 10 "$name (process $pid) to end after SIGKILL" has_ended "$pid"
+        fi
+    fi
+    rm -f "$SERVICES_DIR/$name.pid"
+}
+
+# launch NAME COMMAND...: a process of its own session, so that neither an interrupt at the
+# terminal nor the end of this script reaches it; its pid is the command's own.
+launch() {
+    local name="$1"
+    shift
+    setsid "$@" </dev/null >>"$SERVICES_DIR/$name.out" 2>&1 &
+    printf '%s\n' "$!" >"$SERVICES_DIR/$name.pid"
+    disown
+}
+
+show_tail() {
+    local file
+    for file in "$@"; do
+        [ -s "$file" ] || continue
+        say "last lines of $file:"
+        tail -n 20 "$file" >&2
+    done
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded]: says which of Debian's packages
+# are missing and installs only those. With nothing named: build, postgres and rabbitmq.
+# NO_INSTALL=1 only checks, and fails with the list.
+#
+# Debian starts the services of the packages it installs, and makes a database cluster. Both
+# are prevented for the time of the installation and only then; what the machine already runs
+# is not touched.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+POLICY=/usr/sbin/policy-rc.d
+CLUSTER_CONF=/etc/postgresql-common/createcluster.d/outbox-relay-tests.conf
+sudo=()
+
+# Each line: the need, the test whether it is met, the packages that meet it.
+needs() {
+    case "$1" in
+    build)
+        need 'command -v cc && command -v c++ && command -v make' gcc g++ make libc6-dev
+        need 'command -v pkg-config' pkg-config
+        need 'pkg-config --exists libssl || [ -f /usr/include/openssl/ssl.h ]' libssl-dev
+        need 'command -v curl || [ -d /etc/ssl/certs ]' ca-certificates
+        ;;
+    postgres)
+        need '[ -x /usr/lib/postgresql/15/bin/initdb ]' postgresql-15
+        need 'command -v psql' postgresql-client-15
+        need 'command -v python3' python3
+        ;;
+    rabbitmq)
+        need '[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v epmd' rabbitmq-server
+        ;;
+    kafka)
+        need 'command -v java' openjdk-17-jre-headless
+        need 'command -v mvn' maven
+        ;;
+    embedded) need 'command -v npm' npm ;;
+    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka and embedded" ;;
+    esac
+}
+
+missing=()
+need() {
+    local check="$1"
+    shift
+    (eval "$check") >/dev/null 2>&1 || missing+=("$@")
+}
+
+become_root() {
+    if is_root; then
+        return
+    fi
+    command -v sudo >/dev/null || die "not root and no sudo; as root run: apt-get install -y ${missing[*]}"
+    # Without a terminal sudo would fail after the first package instead of before it.
+    sudo -n true 2>/dev/null || [ -t 0 ] ||
+        die "sudo wants a password; as root run: apt-get install -y ${missing[*]}"
+    sudo=(sudo)
+}
+
+# An existing policy is put back afterwards, whatever happens in between.
+forbid_service_starts() {
+    if [ -e "$POLICY" ]; then
+        "${sudo[@]}" mv "$POLICY" "$POLICY.before-outbox-relay"
+    fi
+    printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee "$POLICY" >/dev/null
+    "${sudo[@]}" chmod 755 "$POLICY"
+    "${sudo[@]}" mkdir -p "$(dirname "$CLUSTER_CONF")"
+    printf 'create_main_cluster = false\n' | "${sudo[@]}" tee "$CLUSTER_CONF" >/dev/null
+    trap allow_service_starts EXIT
+}
+
+allow_service_starts() {
+    "${sudo[@]}" rm -f "$POLICY" "$CLUSTER_CONF"
+    if [ -e "$POLICY.before-outbox-relay" ]; then
+        "${sudo[@]}" mv "$POLICY.before-outbox-relay" "$POLICY"
+    fi
+}
+
+apt() {
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q \
+        -o Dpkg::Options::=--force-confold -o DPkg::Lock::Timeout=300 "$@" </dev/null >&2
+}
+
+[ "$#" -gt 0 ] || set -- build postgres rabbitmq
+for part in "$@"; do
+    needs "$part"
+done
+if [ "${#missing[@]}" -eq 0 ]; then
+    say "nothing to install for: $*"
+    exit 0
+fi
+if [ "${NO_INSTALL:-}" = 1 ]; then
+    die "missing Debian packages (NO_INSTALL=1, so nothing was installed): ${missing[*]}"
+fi
+command -v apt-get >/dev/null || die "no apt-get here; install by hand what these Debian packages give: ${missing[*]}"
+say "installing from Debian's packages: ${missing[*]}"
+say "no service of the system will be started and no cluster made"
+become_root
+forbid_service_starts
+apt update
+apt install --no-install-recommends "${missing[@]}"
+missing=()
+for part in "$@"; do
+    needs "$part"
+done
+[ "${#missing[@]}" -eq 0 ] || die "installed, but still missing: ${missing[*]}"

@@ -1,0 +1,125 @@
+# shellcheck shell=bash
+# Apache Kafka for tests: one node in KRaft mode, broker and controller in one process.
+# It is sourced. Its jars come through Maven once and are shared by all sets of services.
+
+KAFKA_HOME_DIR="$SERVICES_DIR/kafka"
+KAFKA_POM="$SERVICES_SCRIPTS/kafka/pom.xml"
+KAFKA_VERSION="$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$KAFKA_POM")"
+KAFKA_JARS="$TARGET_DIR/kafka-jars/$KAFKA_VERSION"
+KAFKA_HEAP="${KAFKA_HEAP:-512m}"
+# Fixed on purpose: an identity for a cluster that never has a second node.
+KAFKA_CLUSTER_ID="b3V0Ym94LXJlbGF5LXRlcw"
+
+kafka_url() { printf '127.0.0.1:%s\n' "$KAFKA_PORT"; }
+
+kafka_possible() { command -v java >/dev/null && { kafka_has_jars || command -v mvn >/dev/null; }; }
+
+# The marker is written last, so that an interrupted download is never taken for a whole one.
+kafka_has_jars() { [ -f "$KAFKA_JARS/complete" ] && [ ! "$KAFKA_POM" -nt "$KAFKA_JARS/complete" ]; }
+
+kafka_jars() {
+    if kafka_has_jars; then
+        return
+    fi
+    command -v mvn >/dev/null || die "no mvn to fetch Kafka's jars; run tests/services/install.sh kafka"
+    mkdir -p "$TARGET_DIR"
+    (
+        flock 9
+        if ! kafka_has_jars; then
+            say "kafka: fetching the jars of version $KAFKA_VERSION through Maven"
+            rm -rf "$KAFKA_JARS"
+            mkdir -p "$KAFKA_JARS"
+            mvn -q -B -Dstyle.color=never -f "$KAFKA_POM" dependency:copy-dependencies -DincludeScope=runtime \
+                -DoutputDirectory="$KAFKA_JARS" </dev/null >&2
+            touch "$KAFKA_JARS/complete"
+        fi
+    ) 9>"$TARGET_DIR/.kafka-jars.lock" || die "Maven could not fetch Kafka's jars"
+}
+
+kafka_prepare() {
+    mkdir -p "$KAFKA_HOME_DIR"
+    cat >"$KAFKA_HOME_DIR/server.properties" <<CONF
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$KAFKA_CONTROLLER_PORT
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT,CONTROLLER://127.0.0.1:$KAFKA_CONTROLLER_PORT
+advertised.listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs=$KAFKA_HOME_DIR/data
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+CONF
+    cat >"$KAFKA_HOME_DIR/log4j2.yaml" <<CONF
+Configuration:
+  status: error
+  Appenders:
+    File:
+      name: file
+      fileName: $KAFKA_HOME_DIR/server.log
+      PatternLayout: { pattern: "%d %p %m (%c)%n" }
+  Loggers:
+    Root:
+      level: INFO
+      AppenderRef: { ref: file }
+CONF
+}
+
+kafka_java() {
+    printf '%s\n' -Xmx"$KAFKA_HEAP" -Xms128m -XX:+UseSerialGC \
+        -Dlog4j2.configurationFile="$KAFKA_HOME_DIR/log4j2.yaml" -cp "$KAFKA_JARS/*"
+}
+
+kafka_running() { pid_of kafka 'kafka.Kafka' >/dev/null; }
+
+kafka_started() {
+    grep -q 'Kafka Server started' "$KAFKA_HOME_DIR/server.log" && port_in_use "$KAFKA_PORT"
+}
+
+kafka_failed_or_started() { kafka_started || ! kafka_running; }
+
+kafka_up() {
+    local -a java
+    if kafka_running; then
+        say "kafka already runs"
+        return
+    fi
+    command -v java >/dev/null || die "no java; run tests/services/install.sh kafka"
+    kafka_jars
+    require_free_port "$KAFKA_PORT" KAFKA_PORT
+    require_free_port "$KAFKA_CONTROLLER_PORT" KAFKA_CONTROLLER_PORT
+    kafka_prepare
+    mapfile -t java < <(kafka_java)
+    if [ ! -s "$KAFKA_HOME_DIR/data/meta.properties" ]; then
+        say "kafka: formatting its storage"
+        java "${java[@]}" kafka.tools.StorageTool format -t "$KAFKA_CLUSTER_ID" \
+            -c "$KAFKA_HOME_DIR/server.properties" >"$SERVICES_DIR/kafka.format.log" 2>&1 </dev/null ||
+            { show_tail "$SERVICES_DIR/kafka.format.log"; die "kafka's storage could not be formatted"; }
+    fi
+    rm -f "$KAFKA_HOME_DIR/server.log"
+    say "kafka: starting on port $KAFKA_PORT"
+    launch kafka java "${java[@]}" kafka.Kafka "$KAFKA_HOME_DIR/server.properties"
+    wait_for "$SERVICE_START_SECONDS" "kafka to say that it started" kafka_failed_or_started ||
+        { show_tail "$KAFKA_HOME_DIR/server.log"; die "kafka did not start"; }
+    kafka_started ||
+        { show_tail "$SERVICES_DIR/kafka.out" "$KAFKA_HOME_DIR/server.log"; die "kafka ended while starting"; }
+    kafka_url >"$SERVICES_DIR/kafka.url"
+}
+
+kafka_down() {
+    rm -f "$SERVICES_DIR/kafka.url"
+    if kafka_running; then
+        say "kafka: stopping"
+    fi
+    stop_process kafka 'kafka.Kafka' TERM
+}
+
+kafka_clean() { rm -rf "$KAFKA_HOME_DIR"; }
