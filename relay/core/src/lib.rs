@@ -24,4 +24,6 @@ pub use observer::{NoObserver, Observer, Peer, Wakeup};
 pub use outcome::{Outcome, Scope};
 pub use publisher::{Answer, KeyOrder, Link, Outgoing, Publisher, Ticket};
 pub use reason::Reason;
+pub use route::{Allowed, DEFAULT_EXCHANGE, Pattern, Route, RouteError, Routes};
 pub use row::{Row, RowId, Timestamp, TxId};
+pub use template::{RENDERED_BYTES_MAX, RenderError, TEMPLATE_BYTES_MAX, Template, TemplateError};
