@@ -11,6 +11,11 @@ case "$SERVICES_DIR" in
 *) SERVICES_DIR="$REPO_ROOT/$SERVICES_DIR" ;;
 esac
 
+# A set that was started on chosen ports keeps them, also for the script that stops it.
+if [ -z "${PORT_OFFSET:-}" ] && [ -r "$SERVICES_DIR/ports" ]; then
+    PORT_OFFSET="$(cat "$SERVICES_DIR/ports")"
+fi
+
 # Below the ephemeral range: inside it a reconnecting client could take the port of a server
 # that is just being restarted. An offset moves a whole set, so that several run side by side.
 PORT_OFFSET="${PORT_OFFSET:-0}"
@@ -20,6 +25,15 @@ RABBITMQ_DISTRIBUTION_PORT="${RABBITMQ_DISTRIBUTION_PORT:-$((28673 + PORT_OFFSET
 RABBITMQ_EPMD_PORT="${RABBITMQ_EPMD_PORT:-$((28469 + PORT_OFFSET))}"
 KAFKA_PORT="${KAFKA_PORT:-$((28092 + PORT_OFFSET))}"
 KAFKA_CONTROLLER_PORT="${KAFKA_CONTROLLER_PORT:-$((28093 + PORT_OFFSET))}"
+
+# Kafka tells its clients where to connect, so a fault proxy must own the address that a
+# listener advertises. Each of these "listen:advertised" pairs serves one proxy at a time.
+kafka_fault_listeners() {
+    local index
+    for index in 1 2 3 4; do
+        printf '%s:%s\n' $((KAFKA_PORT + 2 * index)) $((KAFKA_PORT + 2 * index + 1))
+    done
+}
 
 SERVICE_START_SECONDS="${SERVICE_START_SECONDS:-120}"
 SERVICE_STOP_SECONDS="${SERVICE_STOP_SECONDS:-30}"
@@ -42,6 +56,26 @@ require_free_port() {
     if port_in_use "$port"; then
         die "port $port is in use; set $variable (or PORT_OFFSET) to use another"
     fi
+}
+
+# choose_ports FIRST: sets PORT_OFFSET to the first block of ports, from FIRST on, where nothing
+# listens. Whoever calls holds the lock until the services listen, else two runs choose one block.
+choose_ports() {
+    local offset port free
+    for offset in $(seq "$1" 100 3900); do
+        free=yes
+        for port in 28432 28672 28673 28469 28092 28093; do
+            if port_in_use $((port + offset)); then
+                free=no
+                break
+            fi
+        done
+        if [ "$free" = yes ]; then
+            PORT_OFFSET="$offset"
+            return
+        fi
+    done
+    die "no free block of ports; set PORT_OFFSET"
 }
 
 # wait_for SECONDS WHAT COMMAND...: polls the command, and says by name what did not happen.

@@ -13,4 +13,10 @@ print() {
 print postgres TEST_DATABASE_URL
 print rabbitmq TEST_AMQP_URL
 print kafka TEST_KAFKA_BROKERS
+print_faults() {
+    if [ -s "$SERVICES_DIR/kafka.faults" ]; then
+        printf 'export TEST_KAFKA_FAULT_PORTS=%q\n' "$(cat "$SERVICES_DIR/kafka.faults")"
+    fi
+}
+print_faults
 printf 'export TEST_SERVICES_DIR=%q\n' "$SERVICES_DIR"

@@ -37,15 +37,23 @@ kafka_jars() {
 }
 
 kafka_prepare() {
+    local pair faults="" advertised="" protocols="" index=0
+    for pair in $(kafka_fault_listeners); do
+        index=$((index + 1))
+        faults+=",FAULT$index://127.0.0.1:${pair%:*}"
+        advertised+=",FAULT$index://127.0.0.1:${pair#*:}"
+        protocols+=",FAULT$index:PLAINTEXT"
+    done
     mkdir -p "$KAFKA_HOME_DIR"
     cat >"$KAFKA_HOME_DIR/server.properties" <<CONF
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$KAFKA_CONTROLLER_PORT
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT,CONTROLLER://127.0.0.1:$KAFKA_CONTROLLER_PORT
-advertised.listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT,CONTROLLER://127.0.0.1:$KAFKA_CONTROLLER_PORT$faults
+advertised.listeners=PLAINTEXT://127.0.0.1:$KAFKA_PORT$advertised
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$protocols
+inter.broker.listener.name=PLAINTEXT
 log.dirs=$KAFKA_HOME_DIR/data
 num.partitions=1
 auto.create.topics.enable=false
@@ -111,11 +119,12 @@ kafka_up() {
         { show_tail "$KAFKA_HOME_DIR/server.log"; die "kafka did not start"; }
     kafka_started ||
         { show_tail "$SERVICES_DIR/kafka.out" "$KAFKA_HOME_DIR/server.log"; die "kafka ended while starting"; }
+    kafka_fault_listeners | paste -sd, - >"$SERVICES_DIR/kafka.faults"
     kafka_url >"$SERVICES_DIR/kafka.url"
 }
 
 kafka_down() {
-    rm -f "$SERVICES_DIR/kafka.url"
+    rm -f "$SERVICES_DIR/kafka.url" "$SERVICES_DIR/kafka.faults"
     if kafka_running; then
         say "kafka: stopping"
     fi

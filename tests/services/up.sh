@@ -1,8 +1,26 @@
 #!/usr/bin/env bash
 # up.sh [postgres] [rabbitmq] [kafka]: starts the named services (all, if none is named) and
 # returns once they serve. Those that already run are left as they are.
+# With --own-ports a new SERVICES_DIR takes the next free block of ports above the defaults.
 set -euo pipefail
+own_ports=no
+if [ "${1:-}" = --own-ports ]; then
+    own_ports=yes
+    shift
+fi
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# The ports are chosen before the services' own settings are derived from them. The script
+# runs itself again under the lock, whose file the servers must not inherit.
+if [ "$own_ports" = yes ] && [ ! -s "$SERVICES_DIR/ports" ]; then
+    mkdir -p "$SERVICES_DIR"
+    exec 8>"$TARGET_DIR/.services.lock"
+    flock 8
+    choose_ports 1000
+    printf '%s\n' "$PORT_OFFSET" >"$SERVICES_DIR/ports"
+    PORT_OFFSET="$PORT_OFFSET" "$SERVICES_SCRIPTS/up.sh" "$@" 8>&-
+    exit
+fi
 for service in postgres rabbitmq kafka; do
     . "$SERVICES_SCRIPTS/$service.sh"
 done

@@ -8,6 +8,7 @@
 # A missing Java or Maven skips Kafka with one loud line, except where CI=true.
 set -euo pipefail
 given_services_dir="${SERVICES_DIR:-}"
+given_port_offset="${PORT_OFFSET:-}"
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 services=()
@@ -39,24 +40,6 @@ for service in "${services[@]}"; do
     fi
 done
 
-# The first block of ports without a listener; the lock keeps two runs from choosing one block.
-choose_ports() {
-    local offset port free
-    for offset in 0 100 200 300 400 500 600 700 800 900; do
-        free=yes
-        for port in 28432 28672 28673 28469 28092 28093; do
-            if port_in_use $((port + offset)); then
-                free=no
-            fi
-        done
-        if [ "$free" = yes ]; then
-            export PORT_OFFSET="$offset"
-            return
-        fi
-    done
-    die "no free block of ports; set PORT_OFFSET"
-}
-
 own_folder=no
 if [ -z "$given_services_dir" ]; then
     own_folder=yes
@@ -85,8 +68,9 @@ finish() {
 
 exec 8>"$TARGET_DIR/.services.lock"
 flock 8
-if [ "$own_folder" = yes ] && [ -z "${PORT_OFFSET_GIVEN:-}" ]; then
-    choose_ports
+if [ "$own_folder" = yes ] && [ -z "$given_port_offset" ]; then
+    choose_ports 0
+    printf '%s\n' "$PORT_OFFSET" >"$SERVICES_DIR/ports"
 fi
 trap finish EXIT
 trap 'exit 130' INT
