@@ -1,1 +1,3 @@
+mod config;
+mod logging;
 fn main() {}

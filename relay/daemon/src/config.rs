@@ -1,0 +1,178 @@
+//! The whole configuration: read from all sources, checked whole, and turned into values that are valid because they
+//! exist.
+//!
+//! Guaranteed: nothing is connected to and no port is bound before everything is checked; all problems are shown at
+//! once, each with its key, its source and the rule; unknown keys are problems; no secret is in a message or a
+//! `Debug`. A command reads only the secrets it needs, so `status` works for an operator who may not read the
+//! broker's password. Deliberately absent: reloading while running; restart instead.
+
+mod brokers;
+mod database_url;
+mod effective;
+mod keys;
+mod layers;
+mod problem;
+mod reader;
+mod routes;
+mod secret;
+mod settings;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+
+use outbox_core::Routes;
+use secrecy::ExposeSecret as _;
+
+pub use brokers::{Brokers, Kafka, Rabbitmq};
+pub use database_url::Database;
+pub use effective::{Effective, default_file};
+pub use layers::Sources;
+pub use problem::{ConfigurationError, Problem};
+pub use settings::{Fence, OnPark, Settings};
+
+use layers::{Merged, merge};
+use reader::Reader;
+use routes::RouteTables;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// What is logged and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub format: LogFormat,
+    /// A level or a list of `target=level`.
+    pub level: String,
+}
+
+/// What a command needs that only talks to the database.
+#[derive(Debug)]
+pub struct DatabaseOnly {
+    pub database: Database,
+    pub log: Log,
+}
+
+/// What a relay needs.
+#[derive(Debug)]
+pub struct Relay {
+    pub database: Database,
+    pub brokers: Brokers,
+    pub routes: Routes,
+    pub settings: Settings,
+    /// `None`: no endpoint.
+    pub admin_listen: Option<SocketAddr>,
+    pub log: Log,
+}
+
+/// The configuration of a command that only talks to the database.
+///
+/// # Errors
+/// Everything that is wrong, also in keys that the command does not use.
+pub fn for_database(sources: &Sources) -> Result<DatabaseOnly, ConfigurationError> {
+    let (mut reader, _) = start(sources);
+    let database = database(&mut reader);
+    let log = log(&mut reader);
+    let _ = (Settings::read(&mut reader), RouteTables::read(&mut reader), admin_listen(&mut reader));
+    let database = reader.finish(database)?;
+    database.map(|database| DatabaseOnly { database, log }).ok_or_else(|| ConfigurationError(Vec::new()))
+}
+
+/// The configuration of `run` and `check`.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn for_relay(sources: &Sources) -> Result<Relay, ConfigurationError> {
+    let (mut reader, _) = start(sources);
+    let database = database(&mut reader);
+    let brokers = Brokers::read(&mut reader);
+    let tables = RouteTables::read(&mut reader);
+    let settings = Settings::read(&mut reader);
+    let admin_listen = admin_listen(&mut reader);
+    let log = log(&mut reader);
+    let sinks = brokers.sinks();
+    let asked = ["rabbitmq.url", "rabbitmq.url_file", "kafka.brokers"].iter().any(|key| reader.set(key).is_some());
+    if sinks.is_empty() && !asked {
+        let rule = "no broker is configured; set AMQP_URL or KAFKA_BROKERS, --amqp-url or --kafka-brokers";
+        reader.miss("rabbitmq.url or kafka.brokers", rule);
+    }
+    // With a broker whose address is wrong the routes cannot be judged; its own problem is enough.
+    let routes = if sinks.is_empty() { None } else { tables.for_brokers(&mut reader, &sinks) };
+    let (database, routes) = reader.finish((database, routes))?;
+    let (Some(database), Some(routes)) = (database, routes) else { return Err(ConfigurationError(Vec::new())) };
+    Ok(Relay { database, brokers, routes, settings, admin_listen, log })
+}
+
+/// What would be used, for printing. A broker or a database need not be there.
+///
+/// # Errors
+/// Everything that is wrong with what is set.
+pub fn effective(sources: &Sources) -> Result<Effective, ConfigurationError> {
+    let (mut reader, merged) = start(sources);
+    if reader.set("database.url").is_some() || reader.set("database.url_file").is_some() {
+        let _ = database(&mut reader);
+    }
+    let brokers = Brokers::read(&mut reader);
+    let tables = RouteTables::read(&mut reader);
+    let sinks = brokers.sinks();
+    if !sinks.is_empty() {
+        let _ = tables.for_brokers(&mut reader, &sinks);
+    }
+    let _ = (Settings::read(&mut reader), admin_listen(&mut reader), log(&mut reader));
+    reader.finish(Effective::new(merged))
+}
+
+fn start(sources: &Sources) -> (Reader, Merged) {
+    let mut problems = Vec::new();
+    let merged = merge(sources, &mut problems);
+    (Reader::new(merged.clone(), problems), merged)
+}
+
+fn database(reader: &mut Reader) -> Option<Database> {
+    let from_file = reader.set("database.url_file").is_some();
+    let key = if from_file { "database.url_file" } else { "database.url" };
+    let Some(url) = secret::read(reader, "database.url") else {
+        if !from_file {
+            reader.miss(
+                "database.url",
+                "no database is configured; set DATABASE_URL, --database-url or database.url_file",
+            );
+        }
+        return None;
+    };
+    match database_url::parse(url.expose_secret()) {
+        Ok(database) => return Some(database),
+        Err(rule) => reader.refuse(key, rule),
+    }
+    None
+}
+
+fn admin_listen(reader: &mut Reader) -> Option<SocketAddr> {
+    let text = reader.text("admin.listen").unwrap_or_default();
+    if text == "off" {
+        return None;
+    }
+    let address = text.replace("localhost:", "127.0.0.1:").parse();
+    if address.is_err() {
+        reader.refuse("admin.listen", format!("must be IP:PORT such as 127.0.0.1:9645, or \"off\"; it is '{text}'"));
+    }
+    address.ok()
+}
+
+fn log(reader: &mut Reader) -> Log {
+    let format = reader.choice("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+    let level = reader.text("log.level").unwrap_or_default();
+    if let Err(error) = crate::logging::filter(&level) {
+        reader.refuse(
+            "log.level",
+            format!("must be error, warn, info, debug or trace, or a list of target=level: {error}"),
+        );
+    }
+    Log { format, level }
+}

@@ -1,0 +1,115 @@
+//! Every key of the configuration with its default and its meaning. What is not in here is unknown, and what is
+//! documented or printed comes from here, so that code, `config --default` and documentation cannot drift apart.
+
+/// One key. `default` is written as TOML writes it; empty where there is none.
+pub struct Key {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, default: &'static str, help: &'static str) -> Key {
+    Key { name, default, help }
+}
+
+/// Keys without a section first, because TOML wants them so; then section by section.
+pub const KEYS: &[Key] = &[
+    key("in_flight_max", "2000", "Rows published and not yet marked, all lanes together: the bound on duplicates."),
+    key(
+        "retention",
+        "\"7d\"",
+        "How long sent rows are kept (s, m, h, d, w); \"0\" removes them at once, \"off\" keeps them for ever.",
+    ),
+    key("durability_fence", "\"local\"", "What must be flushed before a row is published: local, sync or none."),
+    key("on_park", "\"continue\"", "What a parked row does to its ordering key: continue or block_key."),
+    key(
+        "allow",
+        "[]",
+        "Addresses that rows may go to, DESTINATION or EXCHANGE/ROUTING_KEY with * as wildcard; empty: all.",
+    ),
+    key("database.url", "", "PostgreSQL, as postgres://user:password@host:port/database. DATABASE_URL sets it too."),
+    key("database.url_file", "", "A file that holds database.url."),
+    key("rabbitmq.url", "", "RabbitMQ, as amqp://user:password@host:port/vhost. AMQP_URL sets it too."),
+    key("rabbitmq.url_file", "", "A file that holds rabbitmq.url."),
+    key("rabbitmq.exchange", "\"amq.topic\"", "The exchange of routes that name none."),
+    key(
+        "rabbitmq.order",
+        "\"strict\"",
+        "strict: at most one unconfirmed row of a key; pipelined: faster for few keys, and a nack may swap two rows.",
+    ),
+    key("kafka.brokers", "", "Kafka, as host:port,host:port. KAFKA_BROKERS sets it too."),
+    key("kafka.properties_file", "", "A file of name=value lines for kafka.properties, for passwords."),
+    key("lease.ttl_ms", "10000", "How long a lane stays owned after its owner was last heard of; at least 500."),
+    key("lease.renew_ms", "", "How often a lease is renewed; a third of lease.ttl_ms where not set."),
+    key("batch.rows_max", "500", "Rows read by one claim."),
+    key("batch.bytes_max", "\"8MiB\"", "Bytes read by one claim (B, KiB, MiB, kB, MB)."),
+    key("poll.min_ms", "5", "The pause between looks at the table while rows come."),
+    key("poll.max_ms", "500", "The pause between looks at the table after a quiet while."),
+    key("retry.initial_ms", "200", "The wait after a first failure; it doubles each time, give or take 20 %."),
+    key("retry.max_ms", "30000", "The longest wait between tries."),
+    key("retry.attempts_max", "20", "Attempts that a row may fail by its own fault before it is parked."),
+    key("retry.attempts_min_age_ms", "600000", "A row is not parked for its attempts before it failed for this long."),
+    key("confirm.timeout_ms", "30000", "How long a broker's confirm is waited for before its outcome is unknown."),
+    key("shutdown.grace_ms", "20000", "How long a stop waits for what is in flight."),
+    key("admin.listen", "\"127.0.0.1:9645\"", "Where /metrics, /livez and /readyz listen; port 0 picks one; \"off\"."),
+    key("log.format", "\"text\"", "text or json, on standard error."),
+    key("log.level", "\"info\"", "error, warn, info, debug or trace, or a list such as info,outbox_core=debug."),
+];
+
+/// The prefix below which any name is handed on to librdkafka.
+pub const KAFKA_PROPERTIES: &str = "kafka.properties";
+
+/// Keys of one `[[route]]`.
+pub const ROUTE_KEYS: [&str; 5] = ["match", "sink", "exchange", "routing_key", "topic"];
+
+/// The key of a name.
+pub fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Whether keys stand below a name.
+pub fn is_section(name: &str) -> bool {
+    name == KAFKA_PROPERTIES
+        || KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The known name that looks most like an unknown one.
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(similarity, _)| *similarity > 0.7)
+        .max_by(|left, right| left.0.total_cmp(&right.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// The nearest among all keys, sections and `route`.
+pub fn nearest_key(name: &str) -> Option<&'static str> {
+    let names = KEYS.iter().map(|key| key.name);
+    if name.contains('.') {
+        return nearest(name, names.chain([KAFKA_PROPERTIES]));
+    }
+    let sections = KEYS.iter().filter_map(|key| key.name.split_once('.').map(|(section, _)| section));
+    nearest(name, sections.chain(names.filter(|name| !name.contains('.'))).chain(["route"]))
+}
+
+/// The environment variable of a key.
+pub fn variable(name: &str) -> String {
+    format!("OUTBOX__{}", name.replace('.', "__").to_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typing_errors_find_their_key() {
+        assert_eq!(nearest_key("lease.tll_ms"), Some("lease.ttl_ms"));
+        assert_eq!(nearest_key("leese"), Some("lease"));
+        assert_eq!(nearest_key("inflight_max"), Some("in_flight_max"));
+        assert_eq!(nearest_key("rabitmq.url"), Some("rabbitmq.url"));
+        assert_eq!(nearest_key("routes"), Some("route"));
+        assert_eq!(nearest_key("zzzzzz"), None);
+        assert_eq!(variable("lease.ttl_ms"), "OUTBOX__LEASE__TTL_MS");
+        assert!(is_section("lease") && is_section("kafka.properties") && !is_section("lease.ttl_ms"));
+    }
+}

@@ -1,0 +1,106 @@
+//! The numbers and choices that steer the relay, checked against their bounds and against each other.
+
+use outbox_core::BackoffPolicy;
+
+use super::reader::Reader;
+use super::value;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// What a parked row does to the later rows of its ordering key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnPark {
+    Continue,
+    BlockKey,
+}
+
+/// What must have happened to a row's commit before the row is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    Local,
+    Sync,
+    None,
+}
+
+/// Settings without addresses and secrets. Names end in their unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub lease_ttl_ms: u64,
+    /// At most half of `lease_ttl_ms`.
+    pub lease_renew_ms: u64,
+    pub batch_rows_max: usize,
+    pub batch_bytes_max: usize,
+    pub in_flight_max: usize,
+    pub poll_min_ms: u64,
+    pub poll_max_ms: u64,
+    pub retry: BackoffPolicy,
+    pub attempts_max: u32,
+    pub attempts_min_age_ms: u64,
+    pub confirm_timeout_ms: u64,
+    pub shutdown_grace_ms: u64,
+    /// `None` keeps sent rows for ever; 0 removes them at once.
+    pub retention_s: Option<u64>,
+    pub on_park: OnPark,
+    pub fence: Fence,
+}
+
+impl Settings {
+    /// Reads all of them.
+    pub(super) fn read(reader: &mut Reader) -> Self {
+        let lease_ttl_ms = reader.integer("lease.ttl_ms", 500..=HOUR_MS);
+        let lease_renew_ms = match reader.set("lease.renew_ms") {
+            Some(_) => reader.integer("lease.renew_ms", 50..=HOUR_MS),
+            None => lease_ttl_ms / 3,
+        };
+        if lease_renew_ms > lease_ttl_ms / 2 {
+            reader
+                .refuse("lease.renew_ms", "must be at most half of lease.ttl_ms, or one slow renewal loses the lease");
+        }
+        let (poll_min_ms, poll_max_ms) = ordered(reader, "poll.min_ms", "poll.max_ms", 1..=60_000);
+        let (initial_ms, max_ms) = ordered(reader, "retry.initial_ms", "retry.max_ms", 1..=24 * HOUR_MS);
+        Self {
+            lease_ttl_ms,
+            lease_renew_ms,
+            batch_rows_max: count(reader, "batch.rows_max", 100_000),
+            batch_bytes_max: usize::try_from(reader.size_bytes("batch.bytes_max", 1_024..=1 << 30)).unwrap_or(1 << 30),
+            in_flight_max: count(reader, "in_flight_max", 1_000_000),
+            poll_min_ms,
+            poll_max_ms,
+            retry: BackoffPolicy { initial_ms, max_ms },
+            attempts_max: u32::try_from(reader.integer("retry.attempts_max", 1..=1_000_000)).unwrap_or(1_000_000),
+            attempts_min_age_ms: reader.integer("retry.attempts_min_age_ms", 0..=30 * 24 * HOUR_MS),
+            confirm_timeout_ms: reader.integer("confirm.timeout_ms", 100..=HOUR_MS),
+            shutdown_grace_ms: reader.integer("shutdown.grace_ms", 0..=HOUR_MS),
+            retention_s: retention(reader),
+            on_park: reader.choice("on_park", &[("continue", OnPark::Continue), ("block_key", OnPark::BlockKey)]),
+            fence: reader
+                .choice("durability_fence", &[("local", Fence::Local), ("sync", Fence::Sync), ("none", Fence::None)]),
+        }
+    }
+}
+
+fn count(reader: &mut Reader, name: &str, max: u32) -> usize {
+    usize::try_from(reader.integer(name, 1..=u64::from(max))).unwrap_or(1)
+}
+
+fn ordered(reader: &mut Reader, low: &str, high: &str, range: std::ops::RangeInclusive<u64>) -> (u64, u64) {
+    let values = (reader.integer(low, range.clone()), reader.integer(high, range));
+    if values.0 > values.1 {
+        reader.refuse(high, format!("must be at least {low}, which is {}", values.0));
+    }
+    values
+}
+
+fn retention(reader: &mut Reader) -> Option<u64> {
+    let text = reader.text("retention").unwrap_or_default();
+    if text == "off" {
+        return None;
+    }
+    // A hundred years: beyond it the database's intervals and our milliseconds are not worth the worry.
+    let seconds = value::duration_s(&text).filter(|seconds| *seconds <= 3_153_600_000);
+    if seconds.is_none() {
+        let rule = "must be a duration such as \"7d\" or \"12h\" (units s, m, h, d, w), \"0\" or \"off\"";
+        reader.refuse("retention", format!("{rule}; it is '{text}'"));
+    }
+    seconds
+}

@@ -1,0 +1,208 @@
+//! Precedence, unknown keys and messages, as an operator meets them.
+
+use super::*;
+
+fn sources(file: &str, environment: &[(&str, &str)], flags: &[(&'static str, &'static str, &str)]) -> Sources {
+    Sources {
+        flags: flags.iter().map(|(key, flag, value)| (*key, *flag, (*value).to_owned())).collect(),
+        environment: environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        file: (!file.is_empty()).then(|| ("relay.toml".to_owned(), file.to_owned())),
+        credentials_dir: None,
+    }
+}
+
+const LOCAL: [(&str, &str); 2] =
+    [("DATABASE_URL", "postgres://app:pw@localhost/shop"), ("AMQP_URL", "amqp://guest:pw@localhost:5672/%2f")];
+
+fn relay(file: &str, environment: &[(&str, &str)]) -> Result<Relay, String> {
+    let environment = [&LOCAL, environment].concat();
+    for_relay(&sources(file, &environment, &[])).map_err(|error| error.to_string())
+}
+
+fn problems(file: &str, environment: &[(&str, &str)]) -> Vec<String> {
+    let text = relay(file, environment).map(|_| ()).unwrap_err();
+    text.lines().skip(1).map(|line| line.trim_start().to_owned()).collect()
+}
+
+#[test]
+fn without_a_file_the_defaults_of_the_design_hold() {
+    let relay = relay("", &[]).unwrap();
+    let settings = relay.settings;
+    assert_eq!((settings.lease_ttl_ms, settings.lease_renew_ms), (10_000, 3_333));
+    assert_eq!((settings.batch_rows_max, settings.batch_bytes_max, settings.in_flight_max), (500, 8 << 20, 2_000));
+    assert_eq!((settings.poll_min_ms, settings.poll_max_ms), (5, 500));
+    assert_eq!((settings.retry.initial_ms, settings.retry.max_ms), (200, 30_000));
+    assert_eq!((settings.attempts_max, settings.attempts_min_age_ms), (20, 600_000));
+    assert_eq!((settings.confirm_timeout_ms, settings.shutdown_grace_ms), (30_000, 20_000));
+    assert_eq!(settings.retention_s, Some(7 * 86_400));
+    assert_eq!((settings.on_park, settings.fence), (OnPark::Continue, Fence::Local));
+    assert_eq!(relay.admin_listen.unwrap().to_string(), "127.0.0.1:9645");
+    assert_eq!(relay.log, Log { format: LogFormat::Text, level: "info".to_owned() });
+    assert_eq!(relay.routes.as_slice().len(), 1);
+    assert_eq!(relay.routes.as_slice()[0].destination.source(), "amq.topic");
+}
+
+#[test]
+fn flags_beat_environment_beats_file_beats_defaults() {
+    let file = "poll.max_ms = 300\nlease.ttl_ms = 2000\n[admin]\nlisten = \"127.0.0.1:1\"\n\
+                [kafka]\nbrokers = \"file:9092\"\n[database]\nurl_file = \"/nowhere\"";
+    let environment = [
+        ("DATABASE_URL", "postgres://short@localhost/x"),
+        ("OUTBOX__DATABASE__URL", "postgres://long@localhost/x"),
+        ("OUTBOX__LEASE__TTL_MS", "3000"),
+        ("OUTBOX__ADMIN__LISTEN", "127.0.0.1:2"),
+        ("KAFKA_BROKERS", "env:9092, env2"),
+        ("AMQP_URL", ""),
+    ];
+    let flags = [("admin.listen", "--admin-listen", "127.0.0.1:3")];
+    let relay = for_relay(&sources(file, &environment, &flags)).unwrap();
+    assert_eq!(relay.settings.poll_max_ms, 300);
+    assert_eq!(relay.settings.lease_ttl_ms, 3_000);
+    assert_eq!(relay.admin_listen.unwrap().port(), 3);
+    assert_eq!(relay.brokers.kafka.unwrap().brokers, "env:9092,env2");
+    assert!(relay.brokers.rabbitmq.is_none(), "an empty variable is not set");
+    assert_eq!(relay.database.config.get_user(), Some("long"), "a url hides the file's url_file");
+}
+
+#[test]
+fn unknown_keys_name_the_nearest_one() {
+    let file = "inflight_max = 3\n[lease]\ntll_ms = 1000\n[leese]\nttl_ms = 1\n";
+    assert_eq!(
+        problems(file, &[("OUTBOX__POLL__MAX_MSS", "1"), ("OUTBOX__ROUTE", "x"), ("OUTBOX__ZZZZ", "1")]),
+        [
+            "inflight_max (relay.toml): unknown key; did you mean in_flight_max?",
+            "lease.tll_ms (relay.toml): unknown key; did you mean lease.ttl_ms?",
+            "leese (relay.toml): unknown key; did you mean lease?",
+            "OUTBOX__POLL__MAX_MSS: unknown key; did you mean OUTBOX__POLL__MAX_MS?",
+            "route ($OUTBOX__ROUTE): routes are set in the configuration file",
+            "OUTBOX__ZZZZ: unknown key; `outbox-relay config --default` prints all that exist",
+        ]
+    );
+}
+
+#[test]
+fn all_problems_come_at_once_with_key_source_and_rule() {
+    let file = "retention = \"7 fortnights\"\non_park = \"stop\"\nlease = 5\n[poll]\nmin_ms = 900\n\
+                [batch]\nbytes_max = \"8mib\"\nrows_max = -1\n";
+    let environment =
+        [("OUTBOX__LEASE__RENEW_MS", "9000"), ("OUTBOX__ADMIN__LISTEN", ":9090"), ("OUTBOX__LOG__LEVEL", "loud=x")];
+    let found = problems(file, &environment);
+    let expected = [
+        "lease (relay.toml): is a section; write [lease] and its keys below it",
+        "lease.renew_ms ($OUTBOX__LEASE__RENEW_MS): must be at most half of lease.ttl_ms, or one slow renewal loses the lease",
+        "poll.max_ms: must be at least poll.min_ms, which is 900",
+        "batch.rows_max (relay.toml): must be a whole number, from 1 to 100000; it is '-1'",
+        "batch.bytes_max (relay.toml): must be a size such as \"8MiB\" or 8388608, from 1024 to 1073741824; it is '8mib'",
+        "retention (relay.toml): must be a duration such as \"7d\" or \"12h\" (units s, m, h, d, w), \"0\" or \"off\"; it is '7 fortnights'",
+        "on_park (relay.toml): must be continue or block_key; it is 'stop'",
+        "admin.listen ($OUTBOX__ADMIN__LISTEN): must be IP:PORT such as 127.0.0.1:9645, or \"off\"; it is ':9090'",
+    ];
+    assert_eq!(found[..expected.len()], expected);
+    assert!(found[expected.len()].starts_with("log.level ($OUTBOX__LOG__LEVEL): must be error, warn"), "{found:?}");
+}
+
+#[test]
+fn a_file_that_is_no_toml_says_where() {
+    let found = problems("a = [", &[]).join("\n");
+    assert!(found.starts_with("relay.toml: is not valid TOML: "), "{found}");
+}
+
+#[test]
+fn two_brokers_need_a_catch_all_and_known_routes() {
+    let kafka = [("KAFKA_BROKERS", "localhost:9092")];
+    assert_eq!(
+        problems("", &kafka),
+        ["route: with two brokers the last route must match everything; add one with match = \"*\""]
+    );
+    let file = "allow = [\"events\"]\n[[route]]\nmatch = \"a.*\"\nsink = \"kafka\"\nexchange = \"x\"\ntopik = \"{topik}\"\n\
+                [[route]]\nsink = \"kafka\"\n[[route]]\nmatch = \"b\"\nsink = \"sqs\"\n\
+                [[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\nexchange = \"{hedder.x}\"";
+    assert_eq!(
+        problems(file, &kafka),
+        [
+            "route (relay.toml): route 1 has the unknown key 'topik'; did you mean topic?",
+            "route (relay.toml): route 1 goes to kafka, which has no 'exchange'; it has 'topic'",
+            "route (relay.toml): route 2 lacks match, such as match = \"*\"",
+            "route (relay.toml): route 3 needs sink = \"rabbitmq\" or sink = \"kafka\"",
+            "route (relay.toml): route 4: exchange = \"{hedder.x}\": unknown name '{hedder.x}' at character 1; \
+             did you mean '{header.NAME}'?",
+            "route (relay.toml): with two brokers the last route must match everything; add one with match = \"*\"",
+        ]
+    );
+    let file = "[[route]]\nmatch = \"github.*\"\nsink = \"kafka\"\n[[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\n\
+                exchange = \"events\"\nrouting_key = \"{topic}.{ordering_key}\"";
+    let routes = relay(file, &kafka).unwrap().routes;
+    assert_eq!(routes.as_slice()[0].destination.source(), "{topic}");
+    assert_eq!(routes.as_slice()[1].routing_key.source(), "{topic}.{ordering_key}");
+}
+
+#[test]
+fn kafka_properties_pass_through_unless_they_break_a_promise() {
+    let file = "[kafka.properties]\n\"compression.type\" = \"lz4\"\nlinger.ms = 5\nacks = 1\n";
+    let environment = [("KAFKA_BROKERS", "k:9092"), ("OUTBOX__KAFKA__PROPERTIES__SASL_PASSWORD", "hunter2")];
+    let found = problems(&format!("{file}[[route]]\nmatch=\"*\"\nsink=\"kafka\"\n"), &environment);
+    assert_eq!(
+        found,
+        ["kafka.properties.acks (relay.toml): cannot be set: only a confirm of all in-sync replicas counts"]
+    );
+    let shown = effective(&sources(&file.replace("acks = 1\n", ""), &environment, &[])).unwrap();
+    let text = shown.to_toml();
+    assert!(text.contains("\"compression.type\" = \"lz4\"") && text.contains("\"linger.ms\" = 5"), "{text}");
+    assert!(text.contains("\"sasl.password\" = \"***\"") && !text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn secrets_come_from_files_and_are_never_shown() {
+    let directory = std::env::temp_dir().join(format!("outbox-config-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("database-url"), "postgres://app:hunter2@localhost/shop\n").unwrap();
+    std::fs::write(directory.join("empty"), "\n").unwrap();
+    let mut from_directory = sources("", &[("AMQP_URL", "amqp://a:hunter2@localhost")], &[]);
+    from_directory.credentials_dir = Some(directory.clone());
+    let relay = for_relay(&from_directory).unwrap();
+    assert_eq!(relay.database.config.get_password(), Some(b"hunter2".as_slice()));
+    assert!(!format!("{relay:?}").contains("hunter2"));
+    let shown = effective(&from_directory).unwrap();
+    assert!(shown.to_toml().contains("url = \"amqp://a:***@localhost\""), "{}", shown.to_toml());
+    assert!(!shown.to_json().to_string().contains("hunter2"));
+
+    let empty = directory.join("empty");
+    let file = format!("[rabbitmq]\nurl_file = \"{}\"\n[database]\nurl = \"postgres://x@y/z\"", empty.display());
+    let bad = sources(&format!("{file}\nurl_file = \"/nowhere/at/all\""), &[], &[]);
+    let error = for_relay(&bad).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("database.url (relay.toml): set it or database.url_file, not both"), "{error}");
+    assert!(error.contains("database.url_file (relay.toml): cannot read '/nowhere/at/all'"), "{error}");
+    assert!(error.contains(&format!("rabbitmq.url_file (relay.toml): '{}' is empty", empty.display())), "{error}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn commands_for_the_database_do_not_read_the_brokers_secrets() {
+    let file = "[rabbitmq]\nurl_file = \"/nowhere\"\n[[route]]\nmatch = \"*\"\nsink = \"kafka\"\n";
+    assert!(for_database(&sources(file, &LOCAL[..1], &[])).is_ok());
+    let error = for_database(&sources(file, &[], &[])).map(|_| ()).unwrap_err().to_string();
+    assert!(error.ends_with("set DATABASE_URL, --database-url or database.url_file"), "{error}");
+    let error = for_relay(&sources("", &LOCAL[..1], &[])).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("no broker is configured; set AMQP_URL or KAFKA_BROKERS"), "{error}");
+}
+
+#[test]
+fn the_default_file_is_a_valid_file() {
+    let text = default_file();
+    assert!(relay(&text, &[]).is_ok(), "{text}");
+    // Every default that is written there is accepted as a value as well.
+    let keys = text.split("# librdkafka").next().unwrap();
+    let uncommented: String = keys
+        .lines()
+        .map(|line| line.strip_prefix("# ").filter(|rest| is_assignment(rest)).unwrap_or(line))
+        .filter(|line| !line.ends_with(" = \"\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(uncommented.contains("\nttl_ms = 10000\n"), "{uncommented}");
+    assert!(relay(&uncommented, &[]).is_ok(), "{:?}\n{uncommented}", relay(&uncommented, &[]).map(|_| ()));
+}
+
+fn is_assignment(text: &str) -> bool {
+    let name = text.split_once(" = ").map_or("", |(name, _)| name);
+    !name.is_empty() && name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
+}
