@@ -6,24 +6,45 @@
 
 mod address;
 mod backoff;
+mod breaker;
 mod clock;
+mod decide;
 mod headers;
+mod lane;
+mod lane_worker;
+mod mark;
 mod observer;
 mod outcome;
 mod publisher;
 mod reason;
+mod relay;
 mod route;
 mod row;
+mod settings;
+mod shared;
+mod sinks;
+mod source;
 mod template;
 
 pub use address::{Address, Sink};
 pub use backoff::{Backoff, BackoffPolicy};
+pub use breaker::Breakers;
 pub use clock::{Clock, Millis};
+pub use decide::{History, RetryPolicy, Verdict, Verdicted, decide};
 pub use headers::{HeaderValue, Headers};
+pub use lane::{Answered, Gate, HoldOrder, Lane, Mapped, PageFacts, Publication};
 pub use observer::{NoObserver, Observer, Peer, Wakeup};
 pub use outcome::{Outcome, Scope};
 pub use publisher::{Answer, KeyOrder, Link, Outgoing, Publisher, Ticket};
 pub use reason::Reason;
+pub use relay::{Finish, Relay};
 pub use route::{Allowed, DEFAULT_EXCHANGE, Pattern, Route, RouteError, Routes};
 pub use row::{Row, RowId, Timestamp, TxId};
+pub use settings::{OnPark, Settings};
+pub use shared::{DatabaseLink, Shared};
+pub use sinks::Sinks;
+pub use source::{
+    Acquired, ClaimRequest, Claimed, Content, DrainGoal, Fenced, Heartbeat, HoldEntry, HoldState, Horizon, Lease,
+    MarkOrder, Origin, Page, PollRequest, Position, Session, Source, SourceError,
+};
 pub use template::{RENDERED_BYTES_MAX, RenderError, TEMPLATE_BYTES_MAX, Template, TemplateError};

@@ -1,0 +1,185 @@
+//! claim: asks for one page, or commits one hold. They take turns (rule 4), so one future at a time is enough.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::clock::Millis;
+use crate::lane::{HoldOrder, PageFacts};
+use crate::lane_worker::map::map;
+use crate::lane_worker::{End, LaneWorker};
+use crate::source::{ClaimRequest, Fenced, HoldState, Horizon, Origin, Page, Session, SourceError};
+
+/// A looking into the waiting room costs at most this share of the time between two.
+const HELD_LOOK_SHARE: u64 = 20;
+/// The waiting room is looked into at most this often.
+const HELD_LOOK_MIN_MS: u64 = 100;
+
+/// What the database was asked, and its answer.
+pub(super) enum Turn {
+    Claimed { asked: Asked, reply: Result<Page, SourceError> },
+    Held { order: HoldOrder, reply: Result<Fenced, SourceError> },
+}
+
+pub(super) struct Asked {
+    horizon: Option<Horizon>,
+    rows_max: usize,
+    bytes_taken: usize,
+    with_held: bool,
+    probes: Vec<String>,
+    at: Millis,
+}
+
+impl<S: Session> LaneWorker<S> {
+    /// Starts the next turn with the database, if there is reason for one. Holds come first.
+    pub(super) fn start_turn(&mut self) -> Option<BoxFuture<'static, Turn>> {
+        if let Some(order) = self.lane.take_hold() {
+            return Some(self.hold(order));
+        }
+        let settings = &self.shared.settings;
+        let rows_max = settings.batch_rows_max.min(settings.lane_rows_max().saturating_sub(self.lane.len()));
+        let room = rows_max > 0 && self.lane.queued() < settings.batch_rows_max;
+        if !self.look || !room || self.stopping || self.shared.sinks.all_away() {
+            return None;
+        }
+        if !self.shared.memory.take(settings.batch_bytes_max) {
+            self.starved = true;
+            return None;
+        }
+        self.starved = false;
+        Some(self.claim(rows_max))
+    }
+
+    fn hold(&self, order: HoldOrder) -> BoxFuture<'static, Turn> {
+        let (session, lease) = (self.session.clone(), self.lease);
+        Box::pin(async move {
+            let reply = session.hold(lease, &order.entries).await;
+            Turn::Held { order, reply }
+        })
+    }
+
+    fn claim(&mut self, rows_max: usize) -> BoxFuture<'static, Turn> {
+        let now = self.shared.clock.now();
+        let with_held = now >= self.held_look_at;
+        let (mut open_gates, probe_gates) =
+            if with_held { self.shared.breakers().take_probes(self.lease.lane, now) } else { Default::default() };
+        open_gates.extend(self.shared.away_gates());
+        let request = ClaimRequest {
+            lease: self.lease,
+            low: self.lane.low(),
+            exclude: self.lane.seqs(),
+            rows_max,
+            bytes_max: self.shared.settings.batch_bytes_max,
+            with_held,
+            open_gates,
+            probe_gates: probe_gates.clone(),
+            block_key: self.shared.block_key(),
+        };
+        let asked = Asked {
+            horizon: *self.horizon.borrow(),
+            rows_max,
+            bytes_taken: self.shared.settings.batch_bytes_max,
+            with_held,
+            probes: probe_gates,
+            at: now,
+        };
+        self.look = false;
+        let session = self.session.clone();
+        Box::pin(async move {
+            let reply = session.claim(request).await;
+            Turn::Claimed { asked, reply }
+        })
+    }
+
+    /// Takes in what the database answered.
+    pub(super) fn end_turn(&mut self, turn: Turn) -> Result<(), End> {
+        match turn {
+            Turn::Claimed { asked, reply } => self.claimed(asked, reply),
+            Turn::Held { order, reply: Ok(Fenced::Done) } => {
+                self.lane.held(&order);
+                self.report_held(&order);
+                self.look = true;
+                Ok(())
+            }
+            Turn::Held { reply: Ok(Fenced::Stale), .. } => Err(End::Stale),
+            Turn::Held { order, reply: Err(SourceError::Again(_)) } => {
+                self.turn = Some(self.hold(order));
+                Ok(())
+            }
+            Turn::Held { reply: Err(error), .. } => Err(End::Lost(error)),
+        }
+    }
+
+    fn claimed(&mut self, asked: Asked, reply: Result<Page, SourceError>) -> Result<(), End> {
+        let now = self.shared.clock.now();
+        let took_ms = now.since(asked.at);
+        self.shared.observer.claimed(reply.as_ref().map_or(0, |page| page.rows.len()), took_ms as f64 / 1_000.0);
+        self.shared.memory.adjust(asked.bytes_taken, 0);
+        let page = match reply {
+            Ok(page) => page,
+            Err(SourceError::Again(_)) => {
+                self.look = true;
+                self.shared.breakers().return_probes(self.lease.lane, &asked.probes);
+                return Ok(());
+            }
+            Err(error) => return Err(End::Lost(error)),
+        };
+        if asked.with_held {
+            self.held_look_at = now.plus((took_ms * HELD_LOOK_SHARE).max(HELD_LOOK_MIN_MS));
+        }
+        if !page.rows.iter().any(|row| row.origin == Origin::Held { probe: true }) {
+            self.shared.breakers().return_probes(self.lease.lane, &asked.probes);
+        }
+        let cut = page.whole_to != i64::MAX;
+        self.look |= cut && asked.rows_max > 0;
+        self.database_ahead_us = page.now.0 - i64::try_from(now.0 * 1_000).unwrap_or(0);
+        let facts = PageFacts::from(&page);
+        if !page.rows.is_empty() {
+            self.shared.observer.batch(page.rows.len());
+        }
+        let mapped = page.rows.into_iter().map(|claimed| map(&self.shared.routes, claimed)).collect();
+        self.lane.on_page(mapped, &facts, asked.horizon);
+        self.account();
+        Ok(())
+    }
+
+    /// A committed hold is news for an operator.
+    fn report_held(&self, order: &HoldOrder) {
+        for entry in &order.entries {
+            if entry.state == HoldState::Parked {
+                self.shared.observer.parked(entry.reason, 1);
+                tracing::warn!(
+                    lane = self.lease.lane, seq = entry.id.seq, reason = %entry.reason, error = %entry.detail,
+                    attempt = entry.attempts, "row parked; see `outbox-relay parked show {}`", entry.id.seq
+                );
+            } else {
+                tracing::debug!(
+                    lane = self.lease.lane, seq = entry.id.seq, reason = %entry.reason, error = %entry.detail,
+                    "row waits"
+                );
+            }
+        }
+    }
+}
+
+/// Bytes are counted for the whole lane; the budget follows the lane's own count.
+impl<S: Session> LaneWorker<S> {
+    /// Brings the shared bounds in line with what the lane really has.
+    pub(super) fn account(&mut self) {
+        let weight_bytes = self.lane.weight_bytes();
+        if weight_bytes != self.accounted_bytes {
+            self.shared.memory.adjust(self.accounted_bytes, weight_bytes);
+            self.accounted_bytes = weight_bytes;
+        }
+        let published = self.lane.published();
+        let held = self.permits.as_ref().map_or(0, tokio::sync::OwnedSemaphorePermit::num_permits);
+        if held > published
+            && let Some(permits) = self.permits.as_mut()
+        {
+            drop(permits.split(held - published));
+        }
+    }
+}
+
+/// Keeps the type's use in one place.
+pub(super) type Shared = Arc<crate::shared::Shared>;

@@ -1,0 +1,262 @@
+//! The life of one lane under one lease: **claim → map → publish → confirm → decide → mark**.
+//!
+//! `run` reads top to bottom; every step is a call whose name is a file. While one page waits for its confirms
+//! the next is fetched; marks are handed to `mark`, which coalesces those of all lanes. The worker ends when the
+//! lease is lost, the database session is over, or it is told to stop; it gives its memory back, and the relay
+//! decides what that is still worth.
+
+mod claim;
+mod confirm;
+mod map;
+mod publish;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Millis;
+use crate::lane::Lane;
+use crate::lane_worker::claim::{Shared, Turn};
+use crate::lane_worker::publish::Blocked;
+use crate::mark::{MarkHandle, Marked};
+use crate::publisher::Answer;
+use crate::shared::Idle;
+use crate::source::{Horizon, Lease, Position, Session, SourceError};
+
+/// Answers taken in at one time before other events get their turn.
+const ANSWERS_MAX: usize = 512;
+
+/// Why a worker ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Another owner or epoch: memory is void.
+    Stale,
+    /// The relay took the lane away from the worker.
+    Abandoned,
+    /// The database session is over: published rows are kept.
+    Lost(SourceError),
+    /// It was told to stop, and everything that could be settled is.
+    Stopped,
+}
+
+/// What outlives a lease and a session: the lane's rows, and the way back for answers.
+pub(crate) struct LaneMemory {
+    pub(crate) lane: Lane,
+    pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
+    answers_sender: mpsc::UnboundedSender<Answer>,
+    permits: Option<OwnedSemaphorePermit>,
+    accounted_bytes: usize,
+    shared: Shared,
+}
+
+impl LaneMemory {
+    pub(crate) fn new(shared: Shared) -> Self {
+        let (answers_sender, answers) = mpsc::unbounded_channel();
+        let lane = Lane::new(shared.block_key());
+        Self { lane, answers, answers_sender, permits: None, accounted_bytes: 0, shared }
+    }
+}
+
+impl Drop for LaneMemory {
+    fn drop(&mut self) {
+        self.shared.memory.adjust(self.accounted_bytes, 0);
+    }
+}
+
+/// What a worker is given with its lease.
+pub(crate) struct Assignment<S> {
+    pub(crate) session: Arc<S>,
+    pub(crate) lease: Lease,
+    /// Milliseconds of `Clock` until which the lease holds for certain; renewals move it.
+    pub(crate) lease_until: Arc<AtomicU64>,
+    pub(crate) marks: MarkHandle,
+    pub(crate) horizon: watch::Receiver<Option<Horizon>>,
+}
+
+pub(crate) struct LaneWorker<S> {
+    shared: Shared,
+    session: Arc<S>,
+    lane: Lane,
+    lease: Lease,
+    lease_until: Arc<AtomicU64>,
+    marks: MarkHandle,
+    marked: mpsc::UnboundedReceiver<Marked>,
+    marked_sender: mpsc::UnboundedSender<Marked>,
+    horizon: watch::Receiver<Option<Horizon>>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+    answers_sender: mpsc::UnboundedSender<Answer>,
+    permits: Option<OwnedSemaphorePermit>,
+    accounted_bytes: usize,
+    wake: Arc<Notify>,
+    turn: Option<BoxFuture<'static, Turn>>,
+    /// There may be rows that no claim has brought yet.
+    look: bool,
+    /// The shared byte budget is used up.
+    starved: bool,
+    stopping: bool,
+    held_look_at: Millis,
+    /// A sink sent rows back: publishing rests until then.
+    pause_until: Millis,
+    /// The database's clock less ours, in microseconds.
+    database_ahead_us: i64,
+}
+
+impl<S: Session> LaneWorker<S> {
+    pub(crate) fn new(memory: LaneMemory, assignment: Assignment<S>) -> Self {
+        let (marked_sender, marked) = mpsc::unbounded_channel();
+        let mut memory = memory;
+        let (closed_sender, closed) = mpsc::unbounded_channel();
+        Self {
+            shared: memory.shared.clone(),
+            session: assignment.session,
+            lane: std::mem::take(&mut memory.lane),
+            lease: assignment.lease,
+            lease_until: assignment.lease_until,
+            marks: assignment.marks,
+            marked,
+            marked_sender,
+            horizon: assignment.horizon,
+            answers: std::mem::replace(&mut memory.answers, closed),
+            answers_sender: std::mem::replace(&mut memory.answers_sender, closed_sender),
+            permits: memory.permits.take(),
+            accounted_bytes: std::mem::take(&mut memory.accounted_bytes),
+            wake: Arc::new(Notify::new()),
+            turn: None,
+            look: true,
+            starved: false,
+            stopping: false,
+            held_look_at: Millis(0),
+            pause_until: Millis(0),
+            database_ahead_us: 0,
+        }
+    }
+
+    /// Works until something ends it. `stop`: no new claims and publications, settle what is in flight.
+    /// `abandon`: end at once, the lease or the session is gone, or the grace is over. The turn with the database that is under way is abandoned with its
+    /// session, never awaited past it.
+    pub(crate) async fn run(mut self, stop: CancellationToken, abandon: CancellationToken) -> (LaneMemory, End) {
+        let mut released = self.shared.released.subscribe();
+        let mut links = self.shared.link_changes.subscribe();
+        let mut answers = Vec::with_capacity(ANSWERS_MAX);
+        let end = loop {
+            if self.turn.is_none() {
+                self.turn = self.start_turn();
+            }
+            let blocked = self.publish();
+            if self.mark().is_err() {
+                break End::Lost(SourceError::Lost("the marking task ended".to_owned()));
+            }
+            if self.stopping && self.is_settled() {
+                break End::Stopped;
+            }
+            self.stand_on_board();
+            let pause_ms = self.pause_ms();
+            tokio::select! {
+                biased;
+                () = abandon.cancelled() => break End::Abandoned,
+                () = stop.cancelled(), if !self.stopping => self.stopping = true,
+                _ = self.answers.recv_many(&mut answers, ANSWERS_MAX) => {
+                    for answer in answers.drain(..) {
+                        self.confirm(answer);
+                    }
+                    self.account();
+                }
+                Some(marked) = self.marked.recv() => match marked {
+                    Marked::Done(rows) => {
+                        self.lane.marked(&rows);
+                        self.account();
+                    }
+                    Marked::Stale => break End::Stale,
+                },
+                turn = next_turn(&mut self.turn) => {
+                    self.turn = None;
+                    if let Err(end) = self.end_turn(turn) {
+                        break end;
+                    }
+                }
+                () = std::future::ready(()), if blocked == Blocked::Burst => tokio::task::yield_now().await,
+                Ok(permit) = Arc::clone(&self.shared.in_flight).acquire_owned(), if blocked == Blocked::Permits => {
+                    self.add_permit(permit);
+                }
+                () = self.wake.notified() => self.look = true,
+                () = self.shared.memory.freed.notified(), if self.starved => {}
+                Ok(()) = released.changed() => {
+                    self.held_look_at = Millis(0);
+                    self.look = true;
+                }
+                Ok(()) = self.horizon.changed() => self.look |= self.may_raise_low(),
+                Ok(()) = links.changed() => self.look = true,
+                () = tokio::time::sleep(Duration::from_millis(pause_ms.unwrap_or(0))), if pause_ms.is_some() => {}
+            }
+            self.leave_board();
+        };
+        self.leave_board();
+        (self.into_memory(), end)
+    }
+
+    /// mark: hands over what was confirmed since the last time.
+    fn mark(&mut self) -> Result<(), ()> {
+        let rows = self.lane.take_marks();
+        if rows.is_empty() { Ok(()) } else { self.marks.send(self.lease, rows, self.marked_sender.clone()) }
+    }
+
+    /// Nothing is owed any more: no answer, no mark, no hold.
+    fn is_settled(&self) -> bool {
+        self.turn.is_none() && self.lane.published() == 0 && !self.lane.must_hold()
+    }
+
+    /// A claim under the newest horizon would move `low`.
+    fn may_raise_low(&self) -> bool {
+        self.horizon.borrow().is_some_and(|horizon| horizon.last_seq > self.lane.low()) && !self.stopping
+    }
+
+    /// While a sink rests, or the lease looks expired, the worker comes back by itself.
+    fn pause_ms(&self) -> Option<u64> {
+        let now = self.shared.clock.now();
+        let lease_until = Millis(self.lease_until.load(std::sync::atomic::Ordering::Acquire));
+        if !self.lane.has_ready() || self.stopping {
+            None
+        } else if now < self.pause_until {
+            Some(self.pause_until.since(now))
+        } else {
+            (now >= lease_until).then_some(self.shared.settings.lease_renew_ms / 4)
+        }
+    }
+
+    /// An idle lane is looked after by the one poll for all lanes.
+    fn stand_on_board(&self) {
+        if self.turn.is_none() && !self.look && !self.stopping && self.lane.queued() == 0 {
+            let position = Position { lane: self.lease.lane, low: self.lane.low() };
+            let idle = Idle { position, exclude: self.lane.seqs(), wake: self.wake.clone() };
+            self.shared.board.lanes().insert(self.lease.lane, idle);
+        }
+    }
+
+    fn leave_board(&self) {
+        self.shared.board.lanes().remove(&self.lease.lane);
+    }
+
+    fn into_memory(mut self) -> LaneMemory {
+        self.account();
+        LaneMemory {
+            lane: self.lane,
+            answers: self.answers,
+            answers_sender: self.answers_sender,
+            permits: self.permits,
+            accounted_bytes: self.accounted_bytes,
+            shared: self.shared,
+        }
+    }
+}
+
+/// Waits for the turn under way; for ever when there is none.
+async fn next_turn(turn: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
+    match turn {
+        Some(turn) => turn.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,133 @@
+//! The relay: one database session after the other, for ever, until it is told to stop or has drained.
+//!
+//! Positions and unpublished rows die with a session; lanes whose rows were published keep those rows for the
+//! next one (rule 7).
+
+mod background;
+mod leases;
+mod session;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::{Backoff, BackoffPolicy};
+use crate::lane_worker::LaneMemory;
+use crate::observer::Peer;
+use crate::publisher::Link;
+use crate::relay::session::SessionRun;
+use crate::shared::{DatabaseLink, Shared};
+use crate::source::{DrainGoal, Source, SourceError};
+
+/// Between two tries to reach the database.
+const RECONNECT: BackoffPolicy = BackoffPolicy { initial_ms: 100, max_ms: 5_000 };
+
+/// Why the relay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// It was told to stop.
+    Stopped,
+    /// Everything that was committed and due when it started is sent, parked or discarded.
+    Drained,
+}
+
+/// A lane without a session: what it published last, under which epoch.
+struct Dormant {
+    memory: LaneMemory,
+    epoch: i64,
+}
+
+/// One relay process.
+pub struct Relay<S: Source> {
+    source: Arc<S>,
+    shared: Arc<Shared>,
+    dormant: HashMap<i16, Dormant>,
+    drain: bool,
+    goal: Option<DrainGoal>,
+}
+
+impl<S: Source> Relay<S> {
+    /// A relay that has not started. With `drain` it ends when the backlog of its start is done.
+    #[must_use]
+    pub fn new(source: Arc<S>, shared: Arc<Shared>, drain: bool) -> Self {
+        Self { source, shared, dormant: HashMap::new(), drain, goal: None }
+    }
+
+    /// Runs until `stop`, or until drained. Losing any service is not an end.
+    pub async fn run(mut self, stop: CancellationToken) -> Finish {
+        let links = tokio::spawn(watch_links(self.shared.clone()));
+        let mut backoff = Backoff::new(RECONNECT);
+        let mut connected_before = false;
+        let finish = loop {
+            let connected = tokio::select! {
+                () = stop.cancelled() => break Finish::Stopped,
+                connected = self.source.connect() => connected,
+            };
+            let error = match connected {
+                Ok(session) => {
+                    self.shared.database.send_replace(DatabaseLink::Up);
+                    if std::mem::replace(&mut connected_before, true) {
+                        self.shared.observer.reconnected(Peer::Postgres);
+                    }
+                    tracing::info!("database session is up");
+                    let mut run = SessionRun::new(session, self.shared.clone(), std::mem::take(&mut self.dormant));
+                    let started = self.shared.clock.now();
+                    let end = run.run(&stop, self.drain, &mut self.goal).await;
+                    self.dormant = run.into_dormant().await;
+                    if self.shared.clock.now().since(started) > RECONNECT.max_ms {
+                        backoff.reset();
+                    }
+                    match end {
+                        Ok(finish) => break finish,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            self.note_lost(&error);
+            let wait = Duration::from_millis(backoff.next_ms());
+            tokio::select! {
+                () = stop.cancelled() => break Finish::Stopped,
+                () = tokio::time::sleep(wait) => {}
+            }
+        };
+        for publisher in self.shared.sinks.all() {
+            publisher.stop(self.shared.settings.shutdown_grace_ms).await;
+        }
+        links.abort();
+        finish
+    }
+
+    fn note_lost(&self, error: &SourceError) {
+        self.shared.database.send_replace(DatabaseLink::Down { detail: error.to_string() });
+        self.shared.observer.lanes_owned(0);
+        tracing::warn!(error = %error, "no database session; trying again");
+    }
+}
+
+/// Tells lanes and observer of every change of a link.
+async fn watch_links(shared: Arc<Shared>) {
+    let tell = |sink, link: &Link| {
+        let blocked = matches!(link, Link::Blocked { .. });
+        shared.observer.link(sink, link.is_up() || blocked, blocked);
+        shared.link_changes.send_modify(|changes| *changes += 1);
+        match link {
+            Link::Up => tracing::info!(sink = %sink, "broker link is up"),
+            Link::Down { detail } => tracing::warn!(sink = %sink, error = %detail, "broker link is down"),
+            Link::Blocked { detail } => tracing::warn!(sink = %sink, error = %detail, "broker blocks publishers"),
+            Link::Refused { detail } => tracing::error!(sink = %sink, error = %detail, "broker refuses us"),
+        }
+    };
+    let watches = shared.sinks.links().into_iter().map(|(sink, mut link)| async move {
+        loop {
+            let now = link.borrow_and_update().clone();
+            tell(sink, &now);
+            if link.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    futures_util::future::join_all(watches).await;
+}

@@ -1,0 +1,125 @@
+//! What all lanes of one process share: bounds, breakers, brokers and the board on which idle lanes stand.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::breaker::Breakers;
+use crate::clock::Clock;
+use crate::observer::Observer;
+use crate::route::Routes;
+use crate::settings::{OnPark, Settings};
+use crate::sinks::Sinks;
+use crate::source::Position;
+
+/// Shared by everything that runs in one relay process, across database sessions.
+pub struct Shared {
+    pub settings: Settings,
+    pub routes: Routes,
+    pub sinks: Sinks,
+    pub observer: Arc<dyn Observer>,
+    pub clock: Clock,
+    pub(crate) breakers: Mutex<Breakers>,
+    /// Grows at each breaker that closes, so that lanes look into the waiting room at once.
+    pub(crate) released: watch::Sender<u64>,
+    /// Grows at each change of a link to a broker.
+    pub(crate) link_changes: watch::Sender<u64>,
+    /// The state of the database session, for readiness.
+    pub database: watch::Sender<DatabaseLink>,
+    /// `in_flight_max`: one permit a row that may stand at the broker unmarked.
+    pub(crate) in_flight: Arc<Semaphore>,
+    pub(crate) memory: Memory,
+    pub(crate) board: Board,
+}
+
+impl Shared {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(settings: Settings, routes: Routes, sinks: Sinks, observer: Arc<dyn Observer>) -> Self {
+        let breakers = Breakers::new(settings.retry.backoff, settings.confirm_timeout_ms);
+        let in_flight = Arc::new(Semaphore::new(settings.in_flight_max));
+        let memory = Memory::new(settings.memory_bytes_max());
+        Self {
+            settings,
+            routes,
+            sinks,
+            observer,
+            clock: Clock,
+            breakers: Mutex::new(breakers),
+            released: watch::Sender::new(0),
+            link_changes: watch::Sender::new(0),
+            database: watch::Sender::new(DatabaseLink::Down { detail: "not connected yet".to_owned() }),
+            in_flight,
+            memory,
+            board: Board::default(),
+        }
+    }
+
+    pub(crate) fn breakers(&self) -> MutexGuard<'_, Breakers> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn block_key(&self) -> bool {
+        self.settings.on_park == OnPark::BlockKey
+    }
+
+    /// Breaker names of brokers that take nothing now.
+    pub(crate) fn away_gates(&self) -> Vec<String> {
+        self.sinks.away().iter().map(|sink| sink.as_str().to_owned()).collect()
+    }
+}
+
+/// The state of the way to the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseLink {
+    Up,
+    Down { detail: String },
+}
+
+/// A byte budget over all lanes. It may be overdrawn by what one claim brings, then nobody claims until it is
+/// paid back: a row larger than the budget still passes.
+pub(crate) struct Memory {
+    free_bytes: AtomicI64,
+    pub(crate) freed: Notify,
+}
+
+impl Memory {
+    fn new(bytes: usize) -> Self {
+        Self { free_bytes: AtomicI64::new(i64::try_from(bytes).unwrap_or(i64::MAX)), freed: Notify::new() }
+    }
+
+    /// Takes bytes if the budget is not overdrawn.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let take = |free: i64| (free > 0).then(|| free.saturating_sub(bytes));
+        self.free_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+    }
+
+    /// Corrects what was taken from one amount to another.
+    pub(crate) fn adjust(&self, from: usize, to: usize) {
+        let change = i64::try_from(from).unwrap_or(i64::MAX) - i64::try_from(to).unwrap_or(i64::MAX);
+        let before = self.free_bytes.fetch_add(change, Ordering::AcqRel);
+        if before <= 0 && before + change > 0 {
+            self.freed.notify_waiters();
+        }
+    }
+}
+
+/// A lane that has nothing to do until rows appear.
+pub(crate) struct Idle {
+    pub(crate) position: Position,
+    pub(crate) exclude: Vec<i64>,
+    pub(crate) wake: Arc<Notify>,
+}
+
+/// Idle lanes, for the one question that is asked for all of them.
+#[derive(Default)]
+pub(crate) struct Board(Mutex<HashMap<i16, Idle>>);
+
+impl Board {
+    pub(crate) fn lanes(&self) -> MutexGuard<'_, HashMap<i16, Idle>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
