@@ -1,0 +1,206 @@
+//! Services of one test alone, for faults that would disturb others: crashes, frozen brokers,
+//! alarms. They are started by the same scripts as the shared ones, on free ports, which takes
+//! seconds: prefer the shared services and a proxy where that suffices.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use tokio::process::Command;
+
+use crate::relay::send_signal;
+use crate::{cleanup, services, wait};
+
+const SCRIPT_DEADLINE: Duration = Duration::from_secs(300);
+
+/// A service by the name that the scripts use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    Postgres,
+    Rabbitmq,
+    Kafka,
+}
+
+impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Rabbitmq => "rabbitmq",
+            Self::Kafka => "kafka",
+        }
+    }
+}
+
+/// A set of services of one test; they are stopped and their data removed at its end.
+pub struct OwnServices {
+    folder: PathBuf,
+    environment: Vec<(String, String)>,
+}
+
+impl OwnServices {
+    /// Starts the services on free ports.
+    ///
+    /// # Errors
+    /// When one does not start; the message carries what the script said.
+    pub async fn start(wanted: &[Service]) -> Result<Self> {
+        Self::start_with(wanted, &[]).await
+    }
+
+    /// Like [`OwnServices::start`] with variables of the scripts, such as `POSTGRES_FSYNC`.
+    ///
+    /// # Errors
+    /// As [`OwnServices::start`].
+    pub async fn start_with(wanted: &[Service], environment: &[(&str, &str)]) -> Result<Self> {
+        let name = format!("services.test-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+        let own = Self {
+            folder: services::target_dir().join(name),
+            environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        };
+        let mut arguments = vec!["--own-ports"];
+        arguments.extend(wanted.iter().map(|service| service.name()));
+        own.script("up.sh", &arguments).await?;
+        Ok(own)
+    }
+
+    /// The address: a database URL, an AMQP URL, or Kafka's bootstrap servers.
+    ///
+    /// # Errors
+    /// When the service was not started.
+    pub fn address(&self, service: Service) -> Result<String> {
+        let file = self.folder.join(format!("{}.url", service.name()));
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        Ok(text.trim_end().to_owned())
+    }
+
+    /// Crashes the service and returns once it is gone. PostgreSQL gets its immediate shutdown,
+    /// which like a power cut flushes nothing and leaves recovery to the next start.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn crash(&self, service: Service) -> Result<()> {
+        let signal = match service {
+            Service::Postgres => Signal::QUIT,
+            Service::Rabbitmq | Service::Kafka => Signal::KILL,
+        };
+        let pid = self.pid(service)?;
+        send_signal(pid, signal)?;
+        let gone = || async move { Ok(has_ended(pid)) };
+        wait::until_true(&format!("{} to end", service.name()), wait::SOON, gone).await
+    }
+
+    /// Stops the service in order; [`OwnServices::resume`] starts it again with its data.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn stop(&self, service: Service) -> Result<()> {
+        self.script("down.sh", &[service.name()]).await
+    }
+
+    /// Starts a service that was stopped or crashed, on the same port with the same data.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn resume(&self, service: Service) -> Result<()> {
+        self.script("up.sh", &[service.name()]).await
+    }
+
+    /// Freezes the service's process until [`OwnServices::thaw`].
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn freeze(&self, service: Service) -> Result<()> {
+        send_signal(self.pid(service)?, Signal::STOP)
+    }
+
+    /// # Errors
+    /// When it does not run.
+    pub fn thaw(&self, service: Service) -> Result<()> {
+        send_signal(self.pid(service)?, Signal::CONT)
+    }
+
+    /// Runs rabbitmqctl against this set's node, for example to raise a memory alarm.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub async fn rabbitmqctl(&self, arguments: &[&str]) -> Result<String> {
+        rabbitmqctl_at(&self.folder, arguments).await
+    }
+
+    fn pid(&self, service: Service) -> Result<u32> {
+        let file = self.folder.join(format!("{}.pid", service.name()));
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        Ok(text.trim().parse()?)
+    }
+
+    async fn script(&self, name: &str, arguments: &[&str]) -> Result<()> {
+        run_script(&self.folder, name, arguments, &self.environment).await
+    }
+}
+
+impl Drop for OwnServices {
+    fn drop(&mut self) {
+        if !cleanup::is_wanted() {
+            eprintln!("kept the services in {}", self.folder.display());
+            return;
+        }
+        let folder = self.folder.clone();
+        cleanup::run("the test's own services", async move {
+            run_script(&folder, "down.sh", &["--clean"], &[]).await?;
+            std::fs::remove_dir_all(&folder)?;
+            Ok(())
+        });
+    }
+}
+
+/// Runs rabbitmqctl against the shared node: virtual hosts, users, policies; never alarms.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub async fn rabbitmqctl(arguments: &[&str]) -> Result<String> {
+    rabbitmqctl_at(&services::services_dir()?, arguments).await
+}
+
+async fn rabbitmqctl_at(folder: &std::path::Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(folder.join("rabbitmq/ctl"));
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let output = wait::bounded("rabbitmqctl", SCRIPT_DEADLINE, command.output()).await??;
+    if !output.status.success() {
+        let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("rabbitmqctl {arguments:?} failed: {said}{failed}");
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+async fn run_script(
+    folder: &std::path::Path,
+    name: &str,
+    arguments: &[&str],
+    environment: &[(String, String)],
+) -> Result<()> {
+    let script = services::workspace_root().join("tests/services").join(name);
+    let mut command = Command::new(script);
+    // The shared set's ports must not leak into this one.
+    for variable in ["PORT_OFFSET", "POSTGRES_PORT", "RABBITMQ_PORT", "KAFKA_PORT"] {
+        command.env_remove(variable);
+    }
+    command.args(arguments).env("SERVICES_DIR", folder);
+    command.envs(environment.iter().map(|(key, value)| (key, value)));
+    // The servers inherit these, so a pipe would stay open as long as they live: use files.
+    std::fs::create_dir_all(folder)?;
+    let said = folder.join(format!("{name}.log"));
+    let file = std::fs::File::create(&said)?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let status = wait::bounded(name, SCRIPT_DEADLINE, command.status()).await??;
+    if !status.success() {
+        bail!("{name} {arguments:?} failed:\n{}", std::fs::read_to_string(&said)?);
+    }
+    Ok(())
+}
+
+/// A zombie counts as ended: its parent, a script, is gone or has not looked yet.
+fn has_ended(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+}
