@@ -18,7 +18,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn ask(client: &impl GenericClient) -> Result<Self, tokio_postgres::Error> {
         let row = client
-            .query_one(
+            .query_typed_one(
                 "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4, \
                         pg_catalog.current_setting('server_version'), \
                         pg_catalog.current_setting('server_encoding'), \

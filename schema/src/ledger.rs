@@ -1,6 +1,9 @@
 //! The table `<schema>.migration`: which files a database has.
+//!
+//! Statements carry their types and stay unnamed, so that they work behind a transaction pooler.
 
 use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
 
 use crate::files::Schema;
 
@@ -18,7 +21,7 @@ pub(crate) struct Entry {
 pub(crate) async fn entries(client: &impl GenericClient, schema: Schema) -> Result<Vec<Entry>, tokio_postgres::Error> {
     // Looked up in the catalog, which everybody may read: "not installed" must not look like "not permitted".
     let installed = client
-        .query_one(
+        .query_typed_one(
             &format!(
                 "SELECT EXISTS (SELECT FROM pg_catalog.pg_class AS c \
                    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
@@ -32,7 +35,10 @@ pub(crate) async fn entries(client: &impl GenericClient, schema: Schema) -> Resu
         return Ok(Vec::new());
     }
     client
-        .query(&format!("SELECT version, checksum, compatible_from FROM {schema}.migration ORDER BY version"), &[])
+        .query_typed(
+            &format!("SELECT version, checksum, compatible_from FROM {schema}.migration ORDER BY version"),
+            &[],
+        )
         .await?
         .iter()
         .map(|row| Ok(Entry { version: row.try_get(0)?, checksum: row.try_get(1)?, compatible_from: row.try_get(2)? }))
@@ -47,7 +53,10 @@ pub(crate) async fn set_checksum(
     checksum: &str,
 ) -> Result<(), tokio_postgres::Error> {
     client
-        .execute(&format!("UPDATE {schema}.migration SET checksum = $1 WHERE version = $2"), &[&checksum, &version])
+        .execute_typed(
+            &format!("UPDATE {schema}.migration SET checksum = $1 WHERE version = $2"),
+            &[(&checksum, Type::TEXT), (&version, Type::INT4)],
+        )
         .await
         .map(drop)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
 use crate::error::MigrateError;
@@ -201,13 +202,13 @@ async fn run(transaction: &Transaction<'_>, schema: Schema, step: Step) -> Resul
 /// Returns the role to go back to, quoted, where it changed.
 async fn become_owner(transaction: &Transaction<'_>, schema: Schema) -> Result<Option<String>, tokio_postgres::Error> {
     let other = transaction
-        .query_opt(
+        .query_typed_opt(
             "SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(nspowner)), \
                     pg_catalog.quote_ident(current_user) \
                FROM pg_catalog.pg_namespace \
               WHERE nspname = $1 AND pg_catalog.pg_get_userbyid(nspowner) <> current_user \
                 AND pg_catalog.pg_has_role(nspowner, 'MEMBER')",
-            &[&schema.name()],
+            &[(&schema.name(), Type::TEXT)],
         )
         .await?;
     let Some(row) = other else { return Ok(None) };
