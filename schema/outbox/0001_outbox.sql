@@ -259,7 +259,8 @@ DECLARE
     differing text;
 BEGIN
     FOR round IN 1 .. rounds_max LOOP
-        -- Waits for another transaction that is inserting or deleting the same key.
+        -- Waits for another transaction that is inserting or deleting the same key. Under REPEATABLE READ and above
+        -- PostgreSQL itself answers 40001 here if the row is one that this transaction's snapshot will never show.
         INSERT INTO outbox.message (idempotency_key, topic, payload, payload_bytes, ordering_key,
                                     headers, content_type, available_at)
         VALUES (in_key, in_topic, in_payload, in_payload_bytes, in_ordering_key,
@@ -289,9 +290,6 @@ BEGIN
                       HINT = 'One key names one piece of work. If this is other work, give it a key of its own; '
                              'if it is the same work, enqueue the same content.',
                       SCHEMA = 'outbox', TABLE = 'message', COLUMN = 'idempotency_key';
-        ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-            -- The snapshot of this transaction will never show that row: trying again here would be for ever.
-            EXIT;
         END IF;
     END LOOP;
     RAISE EXCEPTION 'could not serialize access to idempotency key "%"', in_key
