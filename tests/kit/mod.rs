@@ -25,3 +25,4 @@ pub mod own_services;
 pub mod relay;
 
 mod cleanup;
+mod output;

@@ -6,14 +6,8 @@ POSTGRES_PASSWORD="${POSTGRES_PASSWORD:-outbox}"
 POSTGRES_DATA="$SERVICES_DIR/postgres"
 
 postgres_bin() {
-    local folder
-    for folder in "${POSTGRES_BIN:-}" /usr/lib/postgresql/15/bin; do
-        if [ -n "$folder" ] && [ -x "$folder/initdb" ]; then
-            printf '%s\n' "$folder"
-            return
-        fi
-    done
-    return 1
+    local folder="${POSTGRES_BIN:-/usr/lib/postgresql/15/bin}"
+    [ -x "$folder/initdb" ] && printf '%s\n' "$folder"
 }
 
 # PostgreSQL refuses to run as root, so root hands it to the user of Debian's package.
@@ -75,7 +69,7 @@ postgres_up() {
         say "postgres already runs"
         return
     fi
-    bin="$(postgres_bin)" || die "no PostgreSQL binaries; run tests/services/install.sh postgres"
+    bin="$(postgres_bin)" || die "no PostgreSQL in ${POSTGRES_BIN:-/usr/lib/postgresql/15/bin}; run tests/services/install.sh postgres"
     require_free_port "$POSTGRES_PORT" POSTGRES_PORT
     postgres_folder
     home="$(cd "$POSTGRES_DATA" && pwd -P)"
