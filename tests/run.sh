@@ -6,6 +6,8 @@
 # --slow runs only the tests that are marked #[ignore] because they take minutes.
 # NO_INSTALL=1 installs nothing. TEST_DATABASE_URL, TEST_AMQP_URL and TEST_KAFKA_BROKERS make
 # the tests use given services. Arguments after -- go to the test binaries.
+#
+# shellcheck disable=SC2317 # Functions are called by name through step and tests.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 

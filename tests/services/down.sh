@@ -5,6 +5,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 for service in postgres rabbitmq kafka; do
+    # shellcheck source=/dev/null
     . "$SERVICES_SCRIPTS/$service.sh"
 done
 

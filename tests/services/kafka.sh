@@ -10,6 +10,7 @@ KAFKA_HEAP="${KAFKA_HEAP:-512m}"
 # Fixed on purpose: an identity for a cluster that never has a second node.
 KAFKA_CLUSTER_ID="b3V0Ym94LXJlbGF5LXRlcw"
 
+# shellcheck disable=SC2153 # The port comes from common.sh.
 kafka_url() { printf '127.0.0.1:%s\n' "$KAFKA_PORT"; }
 
 kafka_possible() { command -v java >/dev/null && { kafka_has_jars || command -v mvn >/dev/null; }; }

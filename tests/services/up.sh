@@ -22,6 +22,7 @@ if [ "$own_ports" = yes ] && [ ! -s "$SERVICES_DIR/ports" ]; then
     exit
 fi
 for service in postgres rabbitmq kafka; do
+    # shellcheck source=/dev/null
     . "$SERVICES_SCRIPTS/$service.sh"
 done
 
