@@ -1,1 +1,21 @@
+//! The outbox in PostgreSQL: one statement per file in `sql/`, and the session that runs them.
+//!
+//! It knows no broker. Every statement is sent unnamed (parameters typed here), so that it works behind a
+//! transaction pooler and survives an `ALTER TABLE` in mid-flight.
 
+mod config;
+mod connection;
+mod errors;
+mod session;
+mod types;
+
+mod claim;
+mod drain;
+mod fence;
+mod held;
+mod lanes;
+mod mark;
+mod retention;
+
+pub use config::{DurabilityFence, PostgresConfig};
+pub use session::{PostgresSession, PostgresSource};

@@ -117,8 +117,8 @@ impl<S: Session> LaneWorker<S> {
         self.shared.memory.adjust(asked.bytes_taken, 0);
         let page = match reply {
             Ok(page) => page,
+            // The poll for idle lanes brings it back.
             Err(SourceError::Again(_)) => {
-                self.look = true;
                 self.shared.breakers().return_probes(self.lease.lane, &asked.probes);
                 return Ok(());
             }

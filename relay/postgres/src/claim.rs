@@ -1,0 +1,215 @@
+//! claim: one page of one lane in one snapshot; and the cheap questions around it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outbox_core::{
+    ClaimRequest, Claimed, Content, HeaderValue, Headers, Horizon, Origin, Page, PollRequest, Row as OutboxRow, RowId,
+    SourceError, Timestamp, TxId,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::config::PostgresConfig;
+use crate::connection::Connection;
+use crate::errors::classify;
+use crate::types::{Lsn, RawBytes, Xid8};
+
+/// One page, and the WAL position that must be flushed before any row of it is published.
+pub(crate) async fn claim(
+    connection: &Connection,
+    config: &PostgresConfig,
+    request: &ClaimRequest,
+) -> Result<(Page, Lsn), SourceError> {
+    let rows_max = i64::try_from(request.rows_max).unwrap_or(i64::MAX);
+    let bytes_max = i64::try_from(request.bytes_max.max(1)).unwrap_or(i64::MAX);
+    let rows = connection
+        .query(
+            include_str!("sql/claim.sql"),
+            &[
+                (&config.source, Type::TEXT),
+                (&request.lease.lane, Type::INT2),
+                (&request.low, Type::INT8),
+                (&request.exclude, Type::INT8_ARRAY),
+                (&rows_max, Type::INT8),
+                (&bytes_max, Type::INT8),
+                (&request.with_held, Type::BOOL),
+                (&request.open_gates, Type::TEXT_ARRAY),
+                (&request.probe_gates, Type::TEXT_ARRAY),
+                (&request.block_key, Type::BOOL),
+                (&config.relay_id, Type::UUID),
+            ],
+        )
+        .await?;
+    let first = rows.first().ok_or_else(|| SourceError::Lost("a claim came back without its snapshot".to_owned()))?;
+    let facts = Facts::read(first).map_err(|error| classify(&error))?;
+    if !facts.alive {
+        return Err(gone());
+    }
+    let mut claimed = Vec::with_capacity(rows.len());
+    for row in &rows {
+        if let Some(row) = read(row).map_err(|error| classify(&error))? {
+            claimed.push(row);
+        }
+    }
+    let returned = i64::try_from(claimed.len()).unwrap_or(i64::MAX);
+    let cut = facts.found >= rows_max || returned < facts.found;
+    let whole_to = match claimed.last() {
+        Some(last) if cut => last.id.seq,
+        None if cut => request.low,
+        _ => i64::MAX,
+    };
+    let page = Page { rows: claimed, whole_to, snapshot_xmin: facts.snapshot_xmin.0, now: Timestamp(facts.now_us) };
+    Ok((page, facts.wal))
+}
+
+/// The relay's row is gone although the connection lives: a pooler hid a crash or a failover.
+fn gone() -> SourceError {
+    SourceError::Lost("this relay's entry in outbox.relay is gone: the database crashed or failed over".to_owned())
+}
+
+struct Facts {
+    snapshot_xmin: Xid8,
+    wal: Lsn,
+    now_us: i64,
+    alive: bool,
+    found: i64,
+}
+
+impl Facts {
+    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            snapshot_xmin: row.try_get("snapshot_xmin")?,
+            wal: row.try_get("wal")?,
+            now_us: row.try_get("now_us")?,
+            alive: row.try_get("alive")?,
+            found: row.try_get("found")?,
+        })
+    }
+}
+
+/// `None` is the line that only carries the snapshot.
+fn read(row: &Row) -> Result<Option<Claimed>, tokio_postgres::Error> {
+    let Some(seq) = row.try_get::<_, Option<i64>>("seq")? else { return Ok(None) };
+    let tx: Xid8 = row.try_get("tx")?;
+    let id = RowId { seq, tx: TxId(tx.0) };
+    let origin = match row.try_get("origin")? {
+        "fresh" => Origin::Fresh,
+        "delayed" => Origin::Delayed,
+        "probe" => Origin::Held { probe: true },
+        _ => Origin::Held { probe: false },
+    };
+    let ordering_key: Option<String> = row.try_get("ordering_key")?;
+    let content = if row.try_get("blocked")? {
+        Content::Blocked
+    } else {
+        match content(row, id, ordering_key.clone()) {
+            Ok(row) => Content::Row(Arc::new(row)),
+            Err(detail) => Content::Bad { detail },
+        }
+    };
+    Ok(Some(Claimed { id, origin, ordering_key, content }))
+}
+
+/// A column that is not what the table promises makes a bad row, never a panic: the text names the column.
+fn content(row: &Row, id: RowId, ordering_key: Option<String>) -> Result<OutboxRow, String> {
+    let text =
+        |column: &str| row.try_get::<_, String>(column).map_err(|_| format!("column {column} is NULL or no text"));
+    let number =
+        |column: &str| row.try_get::<_, Option<i64>>(column).map_err(|_| format!("column {column} is no number"));
+    let body = |column: &str| {
+        let bytes =
+            row.try_get::<_, Option<RawBytes<'_>>>(column).map_err(|_| format!("column {column} has no bytes"))?;
+        Ok::<_, String>(bytes.map(|bytes| Bytes::copy_from_slice(bytes.0)))
+    };
+    let attempts = row.try_get::<_, Option<i32>>("attempts").map_err(|_| "attempts is no number".to_owned())?;
+    Ok(OutboxRow {
+        id,
+        idempotency_key: text("idempotency_key")?,
+        topic: text("topic")?,
+        ordering_key,
+        payload: body("payload")?.or(body("payload_bytes")?),
+        content_type: text("content_type")?,
+        headers: headers(row)?,
+        created_at: Timestamp(number("created_us")?.ok_or("column created_at is NULL")?),
+        available_at: number("available_us")?.map(Timestamp),
+        attempts: attempts.map_or(0, |attempts| u32::try_from(attempts).unwrap_or(0)),
+        held_since: number("held_us")?.map(Timestamp),
+    })
+}
+
+fn headers(row: &Row) -> Result<Headers, String> {
+    let json: Option<&str> = row.try_get("headers").map_err(|_| "column headers is no JSON".to_owned())?;
+    let Some(json) = json else { return Ok(Headers::default()) };
+    match serde_json::from_str(json) {
+        Ok(serde_json::Value::Object(map)) => {
+            Ok(Headers(map.into_iter().map(|(name, value)| (name, header(value))).collect()))
+        }
+        Ok(_) => Err("column headers is no JSON object".to_owned()),
+        Err(error) => Err(format!("column headers cannot be read: {error}")),
+    }
+}
+
+fn header(value: serde_json::Value) -> HeaderValue {
+    match value {
+        serde_json::Value::Null => HeaderValue::Null,
+        serde_json::Value::Bool(value) => HeaderValue::Bool(value),
+        serde_json::Value::Number(number) => HeaderValue::Number(number.to_string()),
+        serde_json::Value::String(text) => HeaderValue::Text(text),
+        serde_json::Value::Array(items) => HeaderValue::List(items.into_iter().map(header).collect()),
+        serde_json::Value::Object(map) => {
+            HeaderValue::Table(map.into_iter().map(|(name, value)| (name, header(value))).collect())
+        }
+    }
+}
+
+/// One question for all idle lanes: which of them have something to claim.
+pub(crate) async fn poll(
+    connection: &Connection,
+    config: &PostgresConfig,
+    request: &PollRequest,
+) -> Result<Vec<i16>, SourceError> {
+    let lanes: Vec<i16> = request.positions.iter().map(|position| position.lane).collect();
+    let lows: Vec<i64> = request.positions.iter().map(|position| position.low).collect();
+    let rows = connection
+        .query(
+            include_str!("sql/poll.sql"),
+            &[
+                (&config.source, Type::TEXT),
+                (&lanes, Type::INT2_ARRAY),
+                (&lows, Type::INT8_ARRAY),
+                (&request.exclude, Type::INT8_ARRAY),
+                (&request.with_held, Type::BOOL),
+                (&request.open_gates, Type::TEXT_ARRAY),
+                (&request.block_key, Type::BOOL),
+                (&config.relay_id, Type::UUID),
+            ],
+        )
+        .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        if !row.try_get("alive").map_err(|error| classify(&error))? {
+            return Err(gone());
+        }
+        found.push(row.try_get("lane").map_err(|error| classify(&error))?);
+    }
+    Ok(found)
+}
+
+/// The newest number given out, 0 while there is none.
+pub(crate) async fn last_seq(connection: &Connection) -> Result<i64, SourceError> {
+    let rows = connection
+        .query("SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_seq FROM outbox.message_seq", &[])
+        .await?;
+    let row = rows.first().ok_or_else(|| SourceError::Lost("outbox.message_seq came back empty".to_owned()))?;
+    row.try_get("last_seq").map_err(|error| classify(&error))
+}
+
+/// The number is read before the transaction id is taken: two statements, in this order.
+pub(crate) async fn horizon(connection: &Connection) -> Result<Horizon, SourceError> {
+    let last_seq = last_seq(connection).await?;
+    let rows = connection.query("SELECT pg_current_xact_id() AS xid", &[]).await?;
+    let row = rows.first().ok_or_else(|| SourceError::Lost("no transaction id came back".to_owned()))?;
+    let xid: Xid8 = row.try_get("xid").map_err(|error| classify(&error))?;
+    Ok(Horizon { last_seq, xid: xid.0 })
+}

@@ -1,0 +1,42 @@
+//! What the adapter must be told.
+
+use uuid::Uuid;
+
+/// `durability_fence`: what makes sure that a row cannot be undone once it is published (design, section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DurabilityFence {
+    /// Flushed to the primary's disk.
+    Local,
+    /// Confirmed by the synchronous standbys too.
+    Sync,
+    /// No fence: a crash of the database may leave a message of a row that never was.
+    None,
+}
+
+/// Checked settings of the adapter.
+#[derive(Clone, Debug)]
+pub struct PostgresConfig {
+    /// Where the database is; its `Debug` hides the password.
+    pub connection: tokio_postgres::Config,
+    /// Names the outbox in `outbox.lane` and `outbox.held`; ours is `outbox`.
+    pub source: String,
+    /// Made anew at each process start.
+    pub relay_id: Uuid,
+    pub version: String,
+    pub host: Option<String>,
+    pub lease_ttl_ms: u64,
+    pub fence: DurabilityFence,
+    /// A statement without an answer for this long ends the session, in milliseconds. Renewals have half a lease.
+    pub statement_timeout_ms: u64,
+}
+
+impl PostgresConfig {
+    pub(crate) fn lease_ttl(&self) -> i64 {
+        i64::try_from(self.lease_ttl_ms).unwrap_or(i64::MAX)
+    }
+
+    /// Marks and holds wait for locks less than a third of the lease.
+    pub(crate) fn lock_timeout(&self) -> String {
+        format!("{}ms", (self.lease_ttl_ms / 4).max(50))
+    }
+}

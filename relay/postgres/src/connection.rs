@@ -1,0 +1,118 @@
+//! One connection of a session: every statement has a deadline, and a deadline that passes ends the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::{ClientWrapper, Object};
+use outbox_core::SourceError;
+use tokio::sync::watch;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{NoTls, Row};
+
+use crate::errors::classify;
+
+/// A parameter with its type: statements are sent unnamed.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Tells the whole session that one of its connections is gone.
+#[derive(Clone)]
+pub(crate) struct Alarm(Arc<watch::Sender<Option<String>>>);
+
+impl Alarm {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+
+    /// The first reason stays.
+    pub(crate) fn raise(&self, detail: &str) {
+        self.0.send_if_modified(|reason| {
+            let first = reason.is_none();
+            if first {
+                *reason = Some(detail.to_owned());
+            }
+            first
+        });
+    }
+
+    /// Resolves once raised.
+    pub(crate) async fn raised(&self) -> String {
+        let mut reason = self.0.subscribe();
+        let seen = reason.wait_for(Option::is_some).await;
+        seen.ok().and_then(|reason| reason.clone()).unwrap_or_default()
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.0.borrow().clone()
+    }
+}
+
+/// A connection taken out of the pool for good: it is never handed to anybody else.
+pub(crate) struct Connection {
+    client: ClientWrapper,
+    name: &'static str,
+    timeout: Duration,
+    alarm: Alarm,
+}
+
+impl Connection {
+    pub(crate) fn new(object: Object, name: &'static str, timeout_ms: u64, alarm: Alarm) -> Self {
+        Self { client: Object::take(object), name, timeout: Duration::from_millis(timeout_ms), alarm }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Runs one statement in a transaction of its own.
+    pub(crate) async fn query(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, SourceError> {
+        self.query_within(self.timeout, sql, parameters).await
+    }
+
+    /// As `query`, with a deadline of its own.
+    pub(crate) async fn query_within(
+        &self,
+        timeout: Duration,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, SourceError> {
+        self.within(timeout, self.client.query_typed(sql, parameters)).await
+    }
+
+    /// Runs one statement in a transaction of its own; the number of rows it touched.
+    pub(crate) async fn execute(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<u64, SourceError> {
+        self.within(self.timeout, self.client.execute_typed(sql, parameters)).await
+    }
+
+    async fn within<T>(
+        &self,
+        timeout: Duration,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, SourceError> {
+        if let Some(reason) = self.alarm.reason() {
+            return Err(SourceError::Lost(reason));
+        }
+        let error = match tokio::time::timeout(timeout, statement).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => classify(&error),
+            Err(_) => {
+                self.cancel();
+                let ms = timeout.as_millis();
+                SourceError::Lost(format!("no answer to a statement on the {} connection within {ms} ms", self.name))
+            }
+        };
+        if !matches!(error, SourceError::Again(_)) {
+            self.alarm.raise(&error.to_string());
+        }
+        Err(error)
+    }
+
+    /// Dropping the future does not stop the statement: the server is asked to, and the connection is given up.
+    fn cancel(&self) {
+        let token = self.client.cancel_token();
+        let timeout = self.timeout;
+        tokio::spawn(async move {
+            // The server may be gone; then there is nothing to cancel.
+            let _ = tokio::time::timeout(timeout, token.cancel_query(NoTls)).await;
+        });
+    }
+}
