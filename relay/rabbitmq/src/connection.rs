@@ -1,0 +1,170 @@
+//! The supervisor: keeps one connection up for ever, and says how it stands.
+//!
+//! It guarantees that a lost connection is dead before the next one is opened, and that trying never ends. It does
+//! not use lapin's recovery, which gives up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::Event;
+use outbox_core::{Backoff, Link, Observer, Peer, Sink};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::RabbitmqConfig;
+use crate::session::{ACCESS_REFUSED, NOT_ALLOWED, Session, SessionError, words};
+
+/// A connection that lived this long is no failed try; before, the wait goes on growing.
+const STABLE: Duration = Duration::from_secs(5);
+
+/// How often the state is looked at beside lapin's events, which tell nothing of some endings.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a close in AMQP's own way may take.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct Supervisor {
+    pub(crate) config: Arc<RabbitmqConfig>,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) link: watch::Sender<Link>,
+    pub(crate) sessions: watch::Sender<Option<Arc<Session>>>,
+    /// Cancelled once all writers are done.
+    pub(crate) closing: CancellationToken,
+}
+
+impl Supervisor {
+    /// Runs until `closing`.
+    pub(crate) async fn run(self) {
+        let mut backoff = Backoff::new(self.config.options().reconnect);
+        let mut connected_before = false;
+        loop {
+            let session = tokio::select! {
+                biased;
+                () = self.closing.cancelled() => break,
+                session = Session::open(&self.config) => session,
+            };
+            match session {
+                Ok(session) => {
+                    tracing::info!(broker = %self.config.endpoint(), "connected to RabbitMQ");
+                    if connected_before {
+                        self.observer.reconnected(Peer::Broker(Sink::Rabbitmq));
+                    }
+                    connected_before = true;
+                    let since = Instant::now();
+                    self.serve(&session).await;
+                    if since.elapsed() >= STABLE {
+                        backoff.reset();
+                    }
+                }
+                Err(error) => self.tell(self.describe(&error)),
+            }
+            if self.closing.is_cancelled() {
+                break;
+            }
+            tokio::select! {
+                () = self.closing.cancelled() => break,
+                () = tokio::time::sleep(Duration::from_millis(backoff.next_ms())) => {}
+            }
+        }
+        self.tell(Link::Down { detail: "stopped".to_owned() });
+    }
+
+    /// Watches one connection until it ends; then it is dead and nobody can take it any more.
+    async fn serve(&self, session: &Arc<Session>) {
+        let mut events = Box::pin(session.connection().events_listener());
+        self.sessions.send_replace(Some(Arc::clone(session)));
+        self.tell(Link::Up);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_error = "the connection was lost".to_owned();
+        let mut listening = true;
+        while session.alive() {
+            tokio::select! {
+                () = self.closing.cancelled() => {
+                    session.close(CLOSE).await;
+                    break;
+                }
+                () = session.ended().cancelled() => {}
+                _ = look.tick() => self.look_at_block(session),
+                event = events.next(), if listening => match event {
+                    Some(Event::ConnectionBlocked(reason)) => self.blocked(session, &reason),
+                    Some(Event::ConnectionUnblocked) => self.unblocked(session),
+                    // A closed channel is told here too; it ends no connection.
+                    Some(Event::Error(error)) => last_error = words(&error),
+                    Some(_) => {}
+                    None => listening = false,
+                },
+            }
+        }
+        session.fail(last_error);
+        self.sessions.send_replace(None);
+        let detail = format!("lost the connection to {}: {}", self.config.endpoint(), session.why());
+        self.tell(Link::Down { detail });
+    }
+
+    /// The broker may have blocked the connection before anybody listened.
+    fn look_at_block(&self, session: &Session) {
+        let blocked = session.connection().status().blocked();
+        let told = matches!(*self.link.borrow(), Link::Blocked { .. });
+        if blocked && !told {
+            self.blocked(session, "an alarm");
+        } else if !blocked && told {
+            self.unblocked(session);
+        }
+    }
+
+    fn blocked(&self, session: &Session, reason: &str) {
+        session.set_blocked(true);
+        let detail = format!("RabbitMQ takes nothing now ({reason}); free memory or disk space at the broker");
+        self.tell(Link::Blocked { detail });
+    }
+
+    fn unblocked(&self, session: &Session) {
+        session.set_blocked(false);
+        self.tell(Link::Up);
+    }
+
+    fn tell(&self, link: Link) {
+        let changed = self.link.send_if_modified(|current| {
+            let changed = *current != link;
+            current.clone_from(&link);
+            changed
+        });
+        if !changed {
+            return;
+        }
+        match &link {
+            Link::Up => tracing::info!("the way to RabbitMQ is open"),
+            Link::Down { detail } => tracing::warn!(detail, "the way to RabbitMQ is down"),
+            Link::Blocked { detail } => tracing::warn!(detail, "RabbitMQ blocks publishers"),
+            Link::Refused { detail } => tracing::error!(detail, "RabbitMQ refuses us"),
+        }
+        let blocked = matches!(link, Link::Blocked { .. });
+        self.observer.link(Sink::Rabbitmq, link.is_up() || blocked, blocked);
+    }
+
+    fn describe(&self, error: &SessionError) -> Link {
+        let endpoint = self.config.endpoint();
+        let text = match error {
+            SessionError::Amqp(error) => words(error),
+            SessionError::Ended(_)
+            | SessionError::Blocked
+            | SessionError::Late { .. }
+            | SessionError::NotConfirming => error.to_string(),
+        };
+        match error.code() {
+            Some(ACCESS_REFUSED) => Link::Refused {
+                detail: format!("{endpoint} refuses the login: {text}; check user and password in rabbitmq.url"),
+            },
+            Some(NOT_ALLOWED) => Link::Refused {
+                detail: format!(
+                    "{endpoint} refuses the virtual host: {text}; check rabbitmq.url and the user's permissions"
+                ),
+            },
+            _ => Link::Down { detail: format!("cannot connect to {endpoint}: {text}; is the broker running?") },
+        }
+    }
+}

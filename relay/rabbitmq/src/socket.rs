@@ -1,0 +1,102 @@
+//! The TCP connection below lapin, and the switch that ends it for certain.
+//!
+//! While the broker blocks a connection lapin neither writes nor closes, so that a close in AMQP's terms may hang
+//! without limit, and what lapin has queued may leave later. Therefore the adapter opens the socket itself and
+//! keeps a second handle on it: `kill` shuts it down in both directions, after which no write succeeds, whatever
+//! lapin still holds. The socket closes with a reset (zero linger), so that bytes in the kernel's send buffer are
+//! thrown away too. What the broker's own kernel has already received cannot be taken back by anybody.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lapin::tcp::OwnedTLSConfig;
+use lapin::types::{LongString, ShortString};
+use lapin::uri::AMQPScheme;
+use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
+
+use crate::config::RabbitmqConfig;
+
+/// A second handle on a connection's socket.
+#[derive(Clone, Default)]
+pub(crate) struct KillSwitch(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    socket: Option<TcpStream>,
+    killed: bool,
+}
+
+impl KillSwitch {
+    /// Takes the handle; a switch that was thrown before kills at once.
+    fn arm(&self, socket: TcpStream) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.killed {
+            return socket.shutdown(Shutdown::Both);
+        }
+        state.socket = Some(socket);
+        Ok(())
+    }
+
+    /// After this returns nothing more leaves the socket. Never waits; twice is harmless.
+    pub(crate) fn kill(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.killed = true;
+        if let Some(socket) = state.socket.take() {
+            // It fails only when the peer has ended the connection already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Opens a connection over a socket that `switch` can end. It has no deadline of its own: the caller sets one and
+/// throws the switch when it passes, which also ends lapin's thread.
+pub(crate) async fn open(config: &RabbitmqConfig, switch: &KillSwitch) -> lapin::Result<Connection> {
+    let tls = tls_config(config.ca_file().map(PathBuf::as_path)).await?;
+    let timeout = Duration::from_millis(config.options().connect_timeout_ms);
+    let switch = switch.clone();
+    Connection::connector(
+        config.uri().clone(),
+        lapin::runtime::default_runtime()?,
+        async move |uri, runtime| {
+            let host = uri.authority.host.clone();
+            let addresses = runtime.to_socket_addrs((host.clone(), uri.authority.port));
+            let dial = async {
+                let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+                if let AsyncTcpStream::Plain(plain) = &stream {
+                    plain.get_ref().set_zero_linger()?;
+                    switch.arm(TcpStream::from(plain.get_ref().as_fd().try_clone_to_owned()?))?;
+                }
+                match uri.scheme {
+                    AMQPScheme::AMQP => Ok(stream),
+                    AMQPScheme::AMQPS => stream.into_tls(&host, tls.as_ref()).await,
+                }
+            };
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no TCP or TLS connection within the time-out");
+            Ok(tokio::time::timeout(timeout, dial).await.map_err(late)??)
+        },
+        properties(),
+    )
+    .await
+}
+
+async fn tls_config(ca_file: Option<&Path>) -> io::Result<OwnedTLSConfig> {
+    let cert_chain = match ca_file {
+        Some(path) => Some(tokio::fs::read_to_string(path).await?),
+        None => None,
+    };
+    Ok(OwnedTLSConfig { identity: None, cert_chain })
+}
+
+/// Recovery stays off: it gives up after some attempts, and a re-opened channel could miss its confirm mode.
+fn properties() -> ConnectionProperties {
+    let properties = ConnectionProperties::default().with_connection_name(LongString::from("outbox-relay"));
+    let named = [("product", "outbox-relay"), ("version", env!("CARGO_PKG_VERSION"))];
+    named.into_iter().fold(properties, |properties, (name, value)| match ShortString::try_new(name) {
+        Ok(name) => properties.with_client_property(name, LongString::from(value)),
+        Err(_) => properties,
+    })
+}
