@@ -1,0 +1,292 @@
+//! What the operator may set, and which of librdkafka's own properties would break a promise.
+//!
+//! A `KafkaConfig` is checked whole by `settings`, without any network. Values of properties never appear in an
+//! error or in `Debug`, since any of them may be a secret.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use thiserror::Error;
+
+/// librdkafka's own time-out of a record: its maximum is about 24.8 days. It must never fire, since a record
+/// that times out is skipped while later ones of its key are written.
+const MESSAGE_TIMEOUT_MS: &str = "2147483647";
+/// Large, so that only the topic's own limit decides; still below a broker's `socket.request.max.bytes`.
+const MESSAGE_MAX_BYTES: usize = 100_000_000;
+const BATCH_SIZE_BYTES: usize = 1_000_000;
+/// A row waits this long after its lease was looked at.
+const LINGER_MAX_MS: f64 = 5_000.0;
+
+/// How to reach a cluster and how to behave towards it. `start` and `check` refuse what is not valid.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KafkaConfig {
+    /// `kafka.brokers`: host:port, separated by commas.
+    pub brokers: String,
+    /// `kafka.properties`: librdkafka's own, except those that would break a promise.
+    pub properties: BTreeMap<String, String>,
+    /// `confirm.timeout_ms`: when the oldest row has waited this long, the outcome of all is unknown.
+    pub confirm_timeout_ms: u64,
+    /// `in_flight_max`: the most rows that are handed over and unanswered.
+    pub in_flight_max: usize,
+    /// Whether at most one row of a key may be unconfirmed (needed by `on_park = "block_key"`).
+    pub strict: bool,
+}
+
+impl KafkaConfig {
+    /// The defaults for these brokers.
+    #[must_use]
+    pub fn new(brokers: impl Into<String>) -> Self {
+        Self {
+            brokers: brokers.into(),
+            properties: BTreeMap::new(),
+            confirm_timeout_ms: 30_000,
+            in_flight_max: 2_000,
+            strict: false,
+        }
+    }
+
+    /// Checks everything that can be checked without a network, librdkafka's own rules included.
+    ///
+    /// # Errors
+    /// Names the key and the rule it breaks.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let settings = Settings::new(self)?;
+        // librdkafka checks how settings go together only when a client is made; making one sends nothing yet.
+        let made: Result<rdkafka::producer::BaseProducer, _> = settings.producer.create();
+        made.map(drop).map_err(ConfigError::from_kafka)
+    }
+}
+
+impl fmt::Debug for KafkaConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaConfig")
+            .field("brokers", &self.brokers)
+            .field("properties", &self.properties.keys().collect::<Vec<_>>())
+            .field("confirm_timeout_ms", &self.confirm_timeout_ms)
+            .field("in_flight_max", &self.in_flight_max)
+            .field("strict", &self.strict)
+            .finish()
+    }
+}
+
+/// Why a configuration is refused; the daemon ends with 78.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ConfigError {
+    #[error("kafka.properties: '{key}' may not be set: {reason}")]
+    Refused { key: String, reason: &'static str },
+    #[error("{key}: {rule}")]
+    Value { key: String, rule: String },
+    #[error("kafka.properties: '{key}': {detail}")]
+    Property { key: String, detail: String },
+    #[error("kafka: librdkafka refuses the configuration: {detail}")]
+    Client { detail: String },
+    #[error("kafka: no thread could be started: {detail}")]
+    Thread { detail: String },
+}
+
+impl ConfigError {
+    pub(crate) fn from_kafka(error: KafkaError) -> Self {
+        match error {
+            // librdkafka repeats the value in its text, so only what is safe of it is used.
+            KafkaError::ClientConfig(_, text, key, _) => {
+                let detail = if text.starts_with("No such configuration property") {
+                    "librdkafka knows no such property; look for a spelling mistake".to_owned()
+                } else {
+                    "librdkafka does not take this value; see its list of configuration properties".to_owned()
+                };
+                Self::Property { key, detail }
+            }
+            KafkaError::ClientCreation(detail) => Self::Client { detail },
+            other => Self::Client { detail: other.to_string() },
+        }
+    }
+}
+
+const REFUSED: [(&str, &str); 24] = [
+    ("bootstrap.servers", "it is kafka.brokers"),
+    ("metadata.broker.list", "it is kafka.brokers"),
+    ("enable.idempotence", "it is always on: without it a retry repeats and reorders records"),
+    ("acks", "it is always 'all': a record must not be confirmed before it is replicated"),
+    ("request.required.acks", "acks is always 'all': a record must not be confirmed before it is replicated"),
+    ("partitioner", "it is always murmur2_random: another one breaks the order of keys that Java producers share"),
+    ("message.timeout.ms", "a record that times out is skipped while later ones go on; use confirm.timeout_ms"),
+    ("delivery.timeout.ms", "a record that times out is skipped while later ones go on; use confirm.timeout_ms"),
+    ("max.in.flight", "the idempotent producer sets it"),
+    ("max.in.flight.requests.per.connection", "the idempotent producer sets it"),
+    ("retries", "a record that runs out of retries is skipped while later ones go on; use confirm.timeout_ms"),
+    ("message.send.max.retries", "a record that runs out of retries is skipped; use confirm.timeout_ms"),
+    ("enable.gapless.guarantee", "one refused record would end the producer for every topic"),
+    ("transactional.id", "transactions are not used"),
+    ("transaction.timeout.ms", "transactions are not used"),
+    ("queue.buffering.max.messages", "it follows from in_flight_max"),
+    ("queue.buffering.max.kbytes", "rows are bounded by in_flight_max and batch.bytes_max"),
+    ("queue.buffering.backpressure.threshold", "in_flight_max bounds what waits"),
+    ("queuing.strategy", "it is always fifo: anything else breaks the order of keys"),
+    ("allow.auto.create.topics", "a missing topic is an operator's decision; its rows wait until it exists"),
+    ("delivery.report.only.error", "a row is marked sent only after its delivery report"),
+    ("produce.offset.report", "it has no use here"),
+    ("log.queue", "the relay reads the log queue itself"),
+    ("statistics.interval.ms", "the relay has metrics of its own"),
+];
+
+/// A checked configuration, ready to make clients from.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub producer: ClientConfig,
+    /// For the client that asks about topics. It never sends a record, and it is quiet: nobody reads its log.
+    pub admin: ClientConfig,
+    pub confirm_timeout_ms: u64,
+    pub strict: bool,
+    /// The most bytes that librdkafka puts into a batch of several records.
+    pub batch_size_bytes: usize,
+    /// Whether a record may be smaller on the wire than its plain size says.
+    pub compressed: bool,
+}
+
+impl Settings {
+    pub fn new(config: &KafkaConfig) -> Result<Self, ConfigError> {
+        check_values(config)?;
+        let properties = &config.properties;
+        let linger = number(properties, &["linger.ms", "queue.buffering.max.ms"])?;
+        if linger.is_some_and(|ms| !(0.0..=LINGER_MAX_MS).contains(&ms)) {
+            let rule = format!("must lie between 0 and {LINGER_MAX_MS}, so that a row leaves while its lease lasts");
+            return Err(ConfigError::Value { key: "kafka.properties: 'linger.ms'".to_owned(), rule });
+        }
+        let mut admin = ClientConfig::new();
+        admin.set("client.id", "outbox-relay").set("reconnect.backoff.max.ms", "2000");
+        for (key, value) in properties {
+            admin.set(key, value);
+        }
+        admin.set("bootstrap.servers", config.brokers.trim()).set("allow.auto.create.topics", "false");
+        let mut producer = admin.clone();
+        let compression = ["compression.type", "compression.codec"].iter().find_map(|key| properties.get(*key));
+        for (key, value) in ours(config) {
+            if !properties.contains_key(key) {
+                producer.set(key, value);
+            }
+        }
+        admin.set_log_level(RDKafkaLogLevel::Emerg);
+        Ok(Self {
+            producer,
+            admin,
+            confirm_timeout_ms: config.confirm_timeout_ms,
+            strict: config.strict,
+            batch_size_bytes: bytes(properties, "batch.size")?.unwrap_or(BATCH_SIZE_BYTES),
+            compressed: compression.is_some_and(|codec| codec != "none"),
+        })
+    }
+}
+
+/// What a producer of ours has beside the operator's properties. Those that may be set are the last three.
+fn ours(config: &KafkaConfig) -> [(&'static str, String); 10] {
+    [
+        ("enable.idempotence", "true".to_owned()),
+        ("acks", "all".to_owned()),
+        ("partitioner", "murmur2_random".to_owned()),
+        ("message.timeout.ms", MESSAGE_TIMEOUT_MS.to_owned()),
+        ("queue.buffering.max.messages", config.in_flight_max.to_string()),
+        ("queue.buffering.max.kbytes", "2147483647".to_owned()),
+        ("topic.metadata.propagation.max.ms", "1000".to_owned()),
+        ("linger.ms", "1".to_owned()),
+        ("message.max.bytes", MESSAGE_MAX_BYTES.to_string()),
+        ("batch.size", BATCH_SIZE_BYTES.to_string()),
+    ]
+}
+
+fn check_values(config: &KafkaConfig) -> Result<(), ConfigError> {
+    let value = |key: &str, rule: &str| ConfigError::Value { key: key.to_owned(), rule: rule.to_owned() };
+    let empty = |part: &str| part.trim().is_empty();
+    if config.brokers.split(',').any(empty) {
+        return Err(value("kafka.brokers", "must be a list of host:port, separated by commas, without empty parts"));
+    }
+    if !(100..=86_400_000).contains(&config.confirm_timeout_ms) {
+        return Err(value("confirm.timeout_ms", "must lie between 100 ms and a day"));
+    }
+    if !(1..=1_000_000).contains(&config.in_flight_max) {
+        return Err(value("in_flight_max", "must lie between 1 and 1,000,000"));
+    }
+    for key in config.properties.keys() {
+        if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| refused == key) {
+            return Err(ConfigError::Refused { key: key.clone(), reason });
+        }
+    }
+    Ok(())
+}
+
+fn number(properties: &BTreeMap<String, String>, keys: &[&str]) -> Result<Option<f64>, ConfigError> {
+    let Some((key, text)) = keys.iter().find_map(|key| properties.get_key_value(*key)) else {
+        return Ok(None);
+    };
+    let detail = "must be a number".to_owned();
+    text.trim().parse().map(Some).map_err(|_| ConfigError::Property { key: key.clone(), detail })
+}
+
+fn bytes(properties: &BTreeMap<String, String>, key: &str) -> Result<Option<usize>, ConfigError> {
+    let Some(text) = properties.get(key) else {
+        return Ok(None);
+    };
+    let detail = "must be a whole number of bytes".to_owned();
+    text.trim().parse().map(Some).map_err(|_| ConfigError::Property { key: key.to_owned(), detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(key: &str, value: &str) -> KafkaConfig {
+        let mut config = KafkaConfig::new("localhost:1");
+        config.properties.insert(key.to_owned(), value.to_owned());
+        config
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(KafkaConfig::new("localhost:1").check(), Ok(()));
+    }
+
+    #[test]
+    fn properties_that_break_a_promise_are_refused_by_name() {
+        for (key, _) in REFUSED {
+            let error = with(key, "1").check().unwrap_err();
+            assert!(matches!(&error, ConfigError::Refused { key: named, .. } if named == key), "{key}: {error}");
+            assert!(error.to_string().contains(key));
+        }
+    }
+
+    #[test]
+    fn unknown_properties_and_wrong_values_are_named_and_values_are_not_shown() {
+        let error = with("compresion.type", "s3cret").check().unwrap_err().to_string();
+        assert!(error.contains("compresion.type") && !error.contains("s3cret"), "{error}");
+        let error = with("security.protocol", "s3cret").check().unwrap_err().to_string();
+        assert!(error.contains("security.protocol") && !error.contains("s3cret"), "{error}");
+        let error = with("linger.ms", "60000").check().unwrap_err().to_string();
+        assert!(error.contains("linger.ms"), "{error}");
+        let debug = format!("{:?}", with("sasl.password", "s3cret"));
+        assert!(debug.contains("sasl.password") && !debug.contains("s3cret"), "{debug}");
+    }
+
+    #[test]
+    fn allowed_properties_reach_librdkafka() {
+        let settings = Settings::new(&with("compression.type", "lz4")).unwrap();
+        assert!(settings.compressed);
+        assert_eq!(settings.producer.get("compression.type"), Some("lz4"));
+        assert_eq!(settings.producer.get("acks"), Some("all"));
+        assert_eq!(with("linger.ms", "5000").check(), Ok(()));
+        assert_eq!(Settings::new(&with("linger.ms", "7")).unwrap().producer.get("linger.ms"), Some("7"));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let mut config = KafkaConfig::new("a:1,,b:1");
+        assert!(config.check().unwrap_err().to_string().contains("kafka.brokers"));
+        config = KafkaConfig::new("a:1");
+        config.in_flight_max = 0;
+        assert!(config.check().unwrap_err().to_string().contains("in_flight_max"));
+        config = KafkaConfig::new("a:1");
+        config.confirm_timeout_ms = 1;
+        assert!(config.check().unwrap_err().to_string().contains("confirm.timeout_ms"));
+    }
+}

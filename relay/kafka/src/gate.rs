@@ -1,0 +1,185 @@
+//! When a topic may take its next row. Pure: it is told the time and what is in flight.
+//!
+//! One row at a time goes to a topic that has not confirmed one to this producer yet (it may be missing), to a
+//! topic whose batches were refused lately (so that the culprit is found), and of rows that are larger than the
+//! topic takes unless compression helps. A batch never outgrows a topic's own limit: where that is smaller than
+//! librdkafka's batches, no more than the limit is in flight.
+
+use std::collections::VecDeque;
+
+use outbox_core::{Millis, Outgoing};
+
+use crate::flight::Load;
+use crate::topics::Limits;
+
+/// How long a topic gets one row at a time after one of its batches was refused.
+const CAREFUL_MS: u64 = 60_000;
+/// A row is called too large only by a limit younger than this.
+const LIMIT_FRESH_MS: u64 = 2_000;
+/// After this the topic's limits are asked for again, beside the traffic.
+const LIMIT_STALE_MS: u64 = 60_000;
+
+/// Whether a row may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Go {
+        alone: bool,
+    },
+    /// Until a report or an answer of the cluster arrives.
+    Wait,
+    /// The topic has to be asked for first.
+    Ask,
+    TooLarge {
+        limit_bytes: usize,
+    },
+}
+
+/// What is the same for every topic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batching {
+    pub batch_size_bytes: usize,
+    pub compressed: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Gate {
+    pub queue: VecDeque<Outgoing>,
+    pub limits: Limits,
+    /// An answer of the cluster is under way; `background` says that rows go on meanwhile.
+    pub asking: bool,
+    pub background: bool,
+    asked_at: Option<Millis>,
+    pub proven: bool,
+    careful_until: Option<Millis>,
+    /// librdkafka still believes that the topic is missing.
+    pub stale: bool,
+}
+
+impl Gate {
+    pub fn admit(&self, bytes: usize, load: Load, now: Millis, batching: Batching) -> Admission {
+        if self.asking || load.alone {
+            return Admission::Wait;
+        }
+        let Some(asked_at) = self.asked_at else {
+            return Admission::Ask;
+        };
+        let limit_bytes = self.limits.batch_max_bytes.unwrap_or(usize::MAX);
+        let oversize = bytes > limit_bytes;
+        if oversize && !batching.compressed {
+            let fresh = now.since(asked_at) <= LIMIT_FRESH_MS;
+            return if fresh { Admission::TooLarge { limit_bytes } } else { Admission::Ask };
+        }
+        if oversize || !self.proven || self.is_careful(now) {
+            return if load.rows == 0 { Admission::Go { alone: true } } else { Admission::Wait };
+        }
+        let narrow = limit_bytes <= batching.batch_size_bytes;
+        if narrow && load.rows > 0 && load.bytes.saturating_add(bytes) > limit_bytes {
+            return Admission::Wait;
+        }
+        Admission::Go { alone: false }
+    }
+
+    /// The cluster said that the topic is there.
+    pub fn opened(&mut self, limits: Limits, now: Millis) {
+        self.limits = limits;
+        self.asked_at = Some(now);
+        self.asking = false;
+        self.background = false;
+    }
+
+    /// The topic is gone, or nothing is known about it any more.
+    pub fn forget(&mut self) {
+        self.asked_at = None;
+        self.asking = false;
+        self.background = false;
+        self.proven = false;
+    }
+
+    pub fn beware(&mut self, now: Millis) {
+        self.careful_until = Some(now.plus(CAREFUL_MS));
+    }
+
+    /// Rows of a key may overlap: failures of other rows cannot touch their order.
+    pub fn may_pipeline(&self, now: Millis) -> bool {
+        self.proven && self.limits.batch_max_bytes.is_some() && !self.is_careful(now)
+    }
+
+    pub fn is_stale(&self, now: Millis) -> bool {
+        let old = self.asked_at.is_some_and(|at| now.since(at) > LIMIT_STALE_MS);
+        old && !self.asking && !self.background
+    }
+
+    /// Whether the careful time has just ended.
+    pub fn relax(&mut self, now: Millis) -> bool {
+        let over = self.careful_until.is_some_and(|until| now >= until);
+        if over {
+            self.careful_until = None;
+        }
+        over
+    }
+
+    fn is_careful(&self, now: Millis) -> bool {
+        self.careful_until.is_some_and(|until| now < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Batching = Batching { batch_size_bytes: 1_000, compressed: false };
+    const NOW: Millis = Millis(10_000);
+
+    fn gate(limit: usize) -> Gate {
+        let mut gate = Gate { proven: true, ..Gate::default() };
+        gate.opened(Limits { batch_max_bytes: Some(limit), in_sync_min: None }, NOW);
+        gate
+    }
+
+    fn load(rows: usize, bytes: usize) -> Load {
+        Load { rows, bytes, alone: false, watched: false }
+    }
+
+    #[test]
+    fn an_unknown_topic_is_asked_for_and_then_gets_one_row_at_a_time() {
+        let mut gate = Gate::default();
+        assert_eq!(gate.admit(1, load(0, 0), NOW, PLAIN), Admission::Ask);
+        gate.asking = true;
+        assert_eq!(gate.admit(1, load(0, 0), NOW, PLAIN), Admission::Wait);
+        gate.opened(Limits::default(), NOW);
+        assert_eq!(gate.admit(1, load(0, 0), NOW, PLAIN), Admission::Go { alone: true });
+        assert_eq!(gate.admit(1, load(1, 1), NOW, PLAIN), Admission::Wait);
+        gate.proven = true;
+        assert_eq!(gate.admit(1, load(9, 9), NOW, PLAIN), Admission::Go { alone: false });
+        assert!(!gate.may_pipeline(NOW), "without a known limit keys are strict");
+    }
+
+    #[test]
+    fn what_is_in_flight_never_outgrows_a_narrow_limit() {
+        let gate = gate(1_000);
+        assert_eq!(gate.admit(400, load(1, 600), NOW, PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(401, load(1, 600), NOW, PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1_000, load(0, 0), NOW, PLAIN), Admission::Go { alone: false });
+    }
+
+    #[test]
+    fn too_large_is_said_by_a_fresh_limit_only() {
+        let gate = gate(2_000);
+        assert_eq!(gate.admit(2_001, load(0, 0), NOW, PLAIN), Admission::TooLarge { limit_bytes: 2_000 });
+        assert_eq!(gate.admit(2_001, load(0, 0), NOW.plus(LIMIT_FRESH_MS + 1), PLAIN), Admission::Ask);
+        let packed = Batching { compressed: true, ..PLAIN };
+        assert_eq!(gate.admit(2_001, load(0, 0), NOW, packed), Admission::Go { alone: true });
+        assert_eq!(gate.admit(2_001, load(1, 10), NOW, packed), Admission::Wait);
+    }
+
+    #[test]
+    fn a_refused_batch_makes_careful_for_a_while() {
+        let mut gate = gate(2_000);
+        assert!(gate.may_pipeline(NOW));
+        gate.beware(NOW);
+        assert!(!gate.may_pipeline(NOW));
+        assert_eq!(gate.admit(1, load(0, 0), NOW, PLAIN), Admission::Go { alone: true });
+        assert_eq!(gate.admit(1, load(1, 1), NOW, PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(1, 1), NOW.plus(CAREFUL_MS), PLAIN), Admission::Go { alone: false });
+    }
+}

@@ -1,0 +1,158 @@
+//! One idempotent producer from its making to its end.
+//!
+//! `destroy` returns only when librdkafka's threads and connections are gone: what the next producer sends can then
+//! not be overtaken by something that this one still had in its queues. Bytes that the kernel already took may
+//! still reach the broker; they carry the same rows in the same order, so first arrivals stay in order.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outbox_core::{Millis, Outgoing, Timestamp};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
+use rdkafka::types::RDKafkaErrorCode;
+
+use crate::config::{ConfigError, Settings};
+use crate::delivery::Reports;
+use crate::flight::{Flight, InFlight, Load};
+use crate::inbox::Inbox;
+use crate::message;
+
+/// How long purged records may take to report back; those that do not are answered without their report.
+const PURGE_MS: u64 = 1_000;
+const POLL_MS: u64 = 100;
+
+pub(crate) struct Line {
+    producer: Arc<BaseProducer<Reports>>,
+    flight: Arc<Mutex<Flight>>,
+    stopping: Arc<AtomicBool>,
+    poller: JoinHandle<()>,
+}
+
+/// A row on its way into librdkafka.
+pub(crate) struct Passenger {
+    pub outgoing: Outgoing,
+    pub topic: usize,
+    pub bytes: usize,
+    pub alone: bool,
+}
+
+impl Line {
+    pub fn open(settings: &Settings, generation: u64, inbox: &Arc<Inbox>) -> Result<Self, ConfigError> {
+        let flight = Arc::new(Mutex::new(Flight::default()));
+        let reports = Reports { generation, inbox: Arc::clone(inbox), flight: Arc::clone(&flight) };
+        let producer: BaseProducer<Reports> =
+            settings.producer.create_with_context(reports).map_err(ConfigError::from_kafka)?;
+        let producer = Arc::new(producer);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let poller = {
+            let (producer, stopping) = (Arc::clone(&producer), Arc::clone(&stopping));
+            std::thread::Builder::new()
+                .name("kafka-reports".to_owned())
+                .spawn(move || {
+                    while !stopping.load(Ordering::Acquire) {
+                        producer.poll(Duration::from_millis(POLL_MS));
+                    }
+                })
+                .map_err(|error| ConfigError::Thread { detail: error.to_string() })?
+        };
+        Ok(Self { producer, flight, stopping, poller })
+    }
+
+    /// Gives a row to librdkafka, or gives it back with the reason.
+    pub fn send(&self, passenger: Passenger, now: Millis) -> Result<(), (RDKafkaErrorCode, Outgoing)> {
+        let Passenger { outgoing, topic, bytes, alone } = passenger;
+        let (row, address) = (Arc::clone(&outgoing.row), Arc::clone(&outgoing.address));
+        let slot = self.flight().board(InFlight { outgoing, topic, bytes, since: now, alone });
+        let mut record = BaseRecord::with_opaque_to(&address.destination, slot).headers(message::headers(&row));
+        if let Some(payload) = &row.payload {
+            record = record.payload(&payload[..]);
+        }
+        if let Some(key) = &row.ordering_key {
+            record = record.key(key.as_bytes());
+        }
+        if let Some(at) = timestamp(row.due_at()) {
+            record = record.timestamp(at);
+        }
+        let Err((error, _)) = self.producer.send(record) else {
+            return Ok(());
+        };
+        let code = match error {
+            KafkaError::MessageProduction(code) => code,
+            _ => RDKafkaErrorCode::InvalidArgument,
+        };
+        match self.flight().land(slot) {
+            Some((row, _)) => Err((code, row.outgoing)),
+            None => Ok(()),
+        }
+    }
+
+    pub fn load(&self, topic: usize) -> Load {
+        self.flight().load(topic)
+    }
+
+    pub fn watch(&self, topic: usize, watched: bool) {
+        self.flight().watch(topic, watched);
+    }
+
+    pub fn set_full(&self, full: bool) {
+        self.flight().full = full;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.flight().is_empty()
+    }
+
+    /// Since when the oldest row waits, and its topic.
+    pub fn oldest(&self) -> Option<(Millis, String)> {
+        self.flight().oldest().map(|row| (row.since, row.outgoing.address.destination.clone()))
+    }
+
+    /// Makes librdkafka look again at a topic that it believes to be missing.
+    pub fn look_again(&self, topic: &str, timeout_ms: u64) {
+        // Its answer is not needed: what matters is that librdkafka has read it.
+        let _ = self.producer.client().fetch_metadata(Some(topic), Duration::from_millis(timeout_ms));
+    }
+
+    /// The fatal error that ended this producer, if one did.
+    pub fn fatal(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.producer.client().fatal_error()
+    }
+
+    /// Lets records that linger leave at once.
+    pub fn hurry(&self) {
+        // "Timed out" only says that some are still on their way.
+        let _ = self.producer.flush(Duration::ZERO);
+    }
+
+    /// Takes everything out of librdkafka and gives back the rows that had no report.
+    pub fn purge(&self) -> Vec<InFlight> {
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+        let until = Instant::now() + Duration::from_millis(PURGE_MS);
+        while !self.is_empty() && Instant::now() < until {
+            self.producer.poll(Duration::from_millis(5));
+        }
+        self.flight().drain()
+    }
+
+    /// Ends librdkafka's threads and connections. May take as long as a look-up of a host's name.
+    pub fn destroy(self) {
+        self.stopping.store(true, Ordering::Release);
+        // A poller that panicked has dropped its producer too.
+        let _ = self.poller.join();
+        drop(self.producer);
+    }
+
+    fn flight(&self) -> MutexGuard<'_, Flight> {
+        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn timestamp(due_at: Timestamp) -> Option<i64> {
+    #[expect(clippy::disallowed_methods, reason = "the broker refuses timestamps by its wall clock, not by ours")]
+    let now = std::time::SystemTime::now();
+    let now_ms = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    message::timestamp_ms(due_at, i64::try_from(now_ms).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,153 @@
+//! The sender's dealings with the cluster as a whole: the state of the link, and one producer after another.
+
+use outbox_core::{Clock, Link, Millis, Outcome, Peer, Sink};
+use rdkafka::types::RDKafkaErrorCode;
+use tracing::{info, warn};
+
+use super::{HURRY_MS, Sender, not_sent};
+use crate::inbox::Mail;
+use crate::producer::Line;
+use crate::scout::Ask;
+
+impl Sender {
+    /// librdkafka spoke about the producer or its connections.
+    pub(super) fn heard(&mut self, code: RDKafkaErrorCode, detail: String) {
+        use RDKafkaErrorCode as Code;
+        match code {
+            Code::Fatal => self.end_by_fatal(&detail),
+            Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL | Code::ClusterAuthorizationFailed => {
+                self.troubled(Link::Refused { detail: format!("{detail}; look at kafka.properties and the login") });
+            }
+            _ if matches!(self.trouble, Some(Link::Refused { .. })) => {}
+            _ => self.troubled(Link::Down { detail }),
+        }
+    }
+
+    /// The scout has the last word on a link that is up: librdkafka also complains about one broker of many.
+    fn troubled(&mut self, trouble: Link) {
+        self.trouble = Some(trouble.clone());
+        if self.up {
+            self.ask(Ask::Check);
+        } else {
+            self.set_link(trouble);
+        }
+    }
+
+    pub(super) fn checked(&mut self, answer: Result<(), String>) {
+        match answer {
+            Ok(()) => {
+                if self.line.is_some() {
+                    self.trouble = None;
+                    self.set_link(Link::Up);
+                }
+            }
+            Err(detail) => {
+                let link = self.trouble.clone().unwrap_or(Link::Down { detail });
+                let refused = matches!(link, Link::Refused { .. });
+                self.set_link(link.clone());
+                self.release_queues();
+                // Certificates and secrets in files are read when a client is made.
+                if let Link::Refused { detail } = &link
+                    && refused
+                    && self.line.as_ref().is_some_and(Line::is_empty)
+                {
+                    self.ruin(detail, true);
+                    self.ask(Ask::Renew);
+                }
+            }
+        }
+    }
+
+    fn set_link(&mut self, link: Link) {
+        self.up = link.is_up();
+        let changed = self.link.send_if_modified(|current| {
+            let changed = *current != link;
+            current.clone_from(&link);
+            changed
+        });
+        if changed {
+            self.observer.link(Sink::Kafka, link.is_up(), false);
+            match &link {
+                Link::Up => info!(sink = "kafka", "the cluster answers"),
+                Link::Down { detail } | Link::Blocked { detail } => warn!(sink = "kafka", "not connected: {detail}"),
+                Link::Refused { detail } => warn!(sink = "kafka", "the cluster refuses us: {detail}"),
+            }
+        }
+    }
+
+    /// The producer can do nothing more; its rows' fate is unknown.
+    pub(super) fn end_by_fatal(&mut self, text: &str) {
+        let fatal = self.line.as_ref().and_then(Line::fatal);
+        let refused = matches!(fatal, Some((RDKafkaErrorCode::ClusterAuthorizationFailed, _)));
+        let detail = fatal.map_or_else(|| text.to_owned(), |(code, text)| format!("{text} ({code})"));
+        self.ruin(&detail, refused);
+    }
+
+    /// Gives up the producer with all that it holds. The next one is made only when this one is dead.
+    pub(super) fn ruin(&mut self, detail: &str, refused: bool) {
+        let Some(line) = self.line.take() else {
+            return;
+        };
+        let detail = detail.to_owned();
+        self.set_link(if refused {
+            Link::Refused { detail: detail.clone() }
+        } else {
+            Link::Down { detail: detail.clone() }
+        });
+        self.pipelined.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        for row in line.purge() {
+            row.outgoing.ticket.answer(Outcome::Unknown { detail: detail.clone() });
+        }
+        self.release_queues();
+        for topic in &mut self.topics {
+            topic.gate.forget();
+            topic.gate.stale = false;
+        }
+        line.destroy();
+        self.reopen_at = Clock.now().plus(self.backoff.next_ms());
+    }
+
+    pub(super) fn reopen(&mut self, now: Millis) {
+        self.generation += 1;
+        match Line::open(&self.settings, self.generation, &self.inbox) {
+            Ok(line) => {
+                self.line = Some(line);
+                self.observer.reconnected(Peer::Broker(Sink::Kafka));
+                self.ask(Ask::Check);
+            }
+            Err(error) => {
+                self.set_link(Link::Refused { detail: error.to_string() });
+                self.reopen_at = now.plus(self.backoff.next_ms());
+            }
+        }
+    }
+
+    /// Rows that wait for room never left.
+    fn release_queues(&mut self) {
+        for topic in std::mem::take(&mut self.waiting) {
+            let gate = &mut self.topics[topic].gate;
+            std::mem::take(&mut gate.queue).into_iter().for_each(not_sent);
+        }
+    }
+
+    /// Waits for the reports of what librdkafka holds, at most `grace_ms`, and answers everything.
+    pub(super) fn stop(mut self, grace_ms: u64) {
+        self.inbox.close().rows.into_iter().for_each(not_sent);
+        self.release_queues();
+        let until = Clock.now().plus(grace_ms);
+        if let Some(line) = self.line.take() {
+            while !line.is_empty() && Clock.now() < until {
+                line.hurry();
+                // Nothing arrives in a closed inbox: this is only a pause between two looks.
+                self.inbox.take(&mut Mail::default(), std::time::Duration::from_millis(HURRY_MS));
+            }
+            for row in line.purge() {
+                let detail = format!("no delivery report within the {grace_ms} ms of grace before stopping");
+                row.outgoing.ticket.answer(Outcome::Unknown { detail });
+            }
+            line.destroy();
+        }
+        self.set_link(Link::Down { detail: "stopped".to_owned() });
+        self.ask(Ask::End);
+    }
+}

@@ -1,0 +1,13 @@
+//! The adapter against a real broker (`TEST_KAFKA_BROKERS`) and, where a broker's faults have to be made to
+//! measure, against librdkafka's mock cluster.
+//!
+//! Without the variable each test says so and passes, except in CI, where that is a failure.
+
+mod kit;
+
+mod content;
+mod faults;
+mod limits;
+mod placement;
+mod stop;
+mod topics;
