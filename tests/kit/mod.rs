@@ -12,6 +12,7 @@ pub mod database;
 pub mod kafka;
 pub mod rabbit;
 mod rabbit_reader;
+pub mod vhost;
 
 pub mod journal;
 pub mod ledger;

@@ -2,12 +2,13 @@
 //! alarms. They are started by the same scripts as the shared ones, on free ports, which takes
 //! seconds: prefer the shared services and a proxy where that suffices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::relay::send_signal;
@@ -162,23 +163,36 @@ pub async fn rabbitmqctl(arguments: &[&str]) -> Result<String> {
     rabbitmqctl_at(&services::services_dir()?, arguments).await
 }
 
-async fn rabbitmqctl_at(folder: &std::path::Path, arguments: &[&str]) -> Result<String> {
-    let mut command = Command::new(folder.join("rabbitmq/ctl"));
-    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    let output = wait::bounded("rabbitmqctl", SCRIPT_DEADLINE, command.output()).await??;
+/// Runs a program of Kafka's own by its class, for example
+/// `["org.apache.kafka.tools.ConsoleProducer", ...]`, with a text as its input.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub async fn kafka_tool(arguments: &[&str], input: &str) -> Result<String> {
+    run_tool(&services::services_dir()?.join("kafka/run"), arguments, input).await
+}
+
+async fn rabbitmqctl_at(folder: &Path, arguments: &[&str]) -> Result<String> {
+    run_tool(&folder.join("rabbitmq/ctl"), arguments, "").await
+}
+
+async fn run_tool(program: &Path, arguments: &[&str], input: &str) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
+    let mut stdin = child.stdin.take().context("no standard input")?;
+    // A program that ends without reading is judged by its exit code.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let output = wait::bounded("a service's tool", SCRIPT_DEADLINE, child.wait_with_output()).await??;
     if !output.status.success() {
         let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        bail!("rabbitmqctl {arguments:?} failed: {said}{failed}");
+        bail!("{} {arguments:?} failed: {said}{failed}", program.display());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-async fn run_script(
-    folder: &std::path::Path,
-    name: &str,
-    arguments: &[&str],
-    environment: &[(String, String)],
-) -> Result<()> {
+async fn run_script(folder: &Path, name: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<()> {
     let script = services::workspace_root().join("tests/services").join(name);
     let mut command = Command::new(script);
     // The shared set's ports must not leak into this one.

@@ -30,8 +30,9 @@ kafka_jars() {
             say "kafka: fetching the jars of version $KAFKA_VERSION through Maven"
             rm -rf "$KAFKA_JARS"
             mkdir -p "$KAFKA_JARS"
-            mvn -q -B -Dstyle.color=never -f "$KAFKA_POM" dependency:copy-dependencies -DincludeScope=runtime \
-                -DoutputDirectory="$KAFKA_JARS" </dev/null >&2
+            mvn -q -B -f "$KAFKA_POM" dependency:copy-dependencies -DincludeScope=runtime \
+                -DoutputDirectory="$KAFKA_JARS" </dev/null >"$TARGET_DIR/kafka-jars/maven.log" 2>&1 ||
+                { show_tail "$TARGET_DIR/kafka-jars/maven.log"; exit 1; }
             touch "$KAFKA_JARS/complete"
         fi
     ) 9>"$TARGET_DIR/.kafka-jars.lock" || die "Maven could not fetch Kafka's jars"
@@ -67,6 +68,11 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 CONF
+    {
+        printf '#!/usr/bin/env bash\n# Runs a program of this Kafka by its class: run CLASS ARGUMENT...\n'
+        printf 'exec java -Xmx256m -cp %q "$@"\n' "$KAFKA_JARS/*"
+    } >"$KAFKA_HOME_DIR/run"
+    chmod 755 "$KAFKA_HOME_DIR/run"
     cat >"$KAFKA_HOME_DIR/log4j2.yaml" <<CONF
 Configuration:
   status: error

@@ -5,8 +5,9 @@ use lapin::BasicProperties;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use outbox_tests::kafka::Kafka;
-use outbox_tests::own_services::rabbitmqctl;
+use outbox_tests::own_services::{kafka_tool, rabbitmqctl};
 use outbox_tests::rabbit::{QueueType, Rabbit};
+use outbox_tests::vhost::Vhost;
 use outbox_tests::wait;
 use rdkafka::config::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -79,6 +80,45 @@ async fn rabbit_says_how_many_messages_were_missing() -> Result<()> {
 #[tokio::test]
 async fn rabbitmqctl_talks_to_the_shared_node() -> Result<()> {
     assert!(rabbitmqctl(&["list_vhosts"]).await?.contains('/'));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_virtual_host_is_usable_and_goes_away() -> Result<()> {
+    let vhost = Vhost::create().await?;
+    let rabbit = Rabbit::connect_to(vhost.url()).await?;
+    rabbit.exchange_with_queue("events", "all").await?;
+    publish(&rabbit, "events", "x", &["inside"]).await?;
+    assert_eq!(rabbit.consume("all", 1, wait::SOON).await?.len(), 1);
+    drop(rabbit);
+    let name = vhost.name().to_owned();
+    drop(vhost);
+    assert!(!rabbitmqctl(&["list_vhosts"]).await?.contains(&name));
+    Ok(())
+}
+
+#[tokio::test]
+async fn kafkas_own_programs_talk_to_the_shared_broker() -> Result<()> {
+    let Some(kafka) = Kafka::connect_or_skip("kafkas_own_programs_talk_to_the_shared_broker")? else {
+        return Ok(());
+    };
+    let topic = kafka.unique("tool");
+    kafka.create_topic(&topic, 1, &[]).await?;
+    let producer = "org.apache.kafka.tools.ConsoleProducer";
+    let arguments = [
+        producer,
+        "--bootstrap-server",
+        kafka.brokers(),
+        "--topic",
+        &topic,
+        "--reader-property",
+        "parse.key=true",
+        "--reader-property",
+        "key.separator=:",
+    ];
+    kafka_tool(&arguments, "k:v\n").await?;
+    let received = kafka.consume(&topic, 1, wait::SOON).await?;
+    assert_eq!((received[0].key.as_deref(), received[0].value.as_deref()), (Some(&b"k"[..]), Some(&b"v"[..])));
     Ok(())
 }
 
