@@ -54,6 +54,13 @@ pub struct Sources {
     pub credentials_dir: Option<PathBuf>,
 }
 
+impl Sources {
+    /// Whether a variable of the environment is one of ours.
+    pub fn is_variable(name: &str) -> bool {
+        name.starts_with("OUTBOX__") || SHORT.iter().any(|(short, _)| *short == name)
+    }
+}
+
 /// Settings by key. Keys of `kafka.properties` are there with their full name, `route` holds the list of routes.
 pub type Merged = BTreeMap<String, Setting>;
 
