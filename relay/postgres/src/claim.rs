@@ -13,7 +13,7 @@ use tokio_postgres::types::Type;
 use crate::config::PostgresConfig;
 use crate::connection::Connection;
 use crate::errors::classify;
-use crate::types::{Lsn, RawBytes, Xid8};
+use crate::types::{Lsn, RawBytes, Timestamptz, Xid8};
 
 /// One page, and the WAL position that must be flushed before any row of it is published.
 pub(crate) async fn claim(
@@ -59,7 +59,7 @@ pub(crate) async fn claim(
         None if cut => request.low,
         _ => i64::MAX,
     };
-    let page = Page { rows: claimed, whole_to, snapshot_xmin: facts.snapshot_xmin.0, now: Timestamp(facts.now_us) };
+    let page = Page { rows: claimed, whole_to, snapshot_xmin: facts.snapshot_xmin.0, now: Timestamp(facts.now.0) };
     Ok((page, facts.wal))
 }
 
@@ -71,7 +71,7 @@ fn gone() -> SourceError {
 struct Facts {
     snapshot_xmin: Xid8,
     wal: Lsn,
-    now_us: i64,
+    now: Timestamptz,
     alive: bool,
     found: i64,
 }
@@ -81,7 +81,7 @@ impl Facts {
         Ok(Self {
             snapshot_xmin: row.try_get("snapshot_xmin")?,
             wal: row.try_get("wal")?,
-            now_us: row.try_get("now_us")?,
+            now: row.try_get("now")?,
             alive: row.try_get("alive")?,
             found: row.try_get("found")?,
         })
@@ -131,10 +131,10 @@ fn content(row: &Row, id: RowId, ordering_key: Option<String>) -> Result<OutboxR
         payload: body("payload")?.or(body("payload_bytes")?),
         content_type: text("content_type")?,
         headers: headers(row)?,
-        created_at: Timestamp(number("created_us")?.ok_or("column created_at is NULL")?),
-        available_at: number("available_us")?.map(Timestamp),
+        created_at: time("created_at")?.ok_or("column created_at is NULL")?,
+        available_at: time("available_at")?,
         attempts: attempts.map_or(0, |attempts| u32::try_from(attempts).unwrap_or(0)),
-        held_since: number("held_us")?.map(Timestamp),
+        held_since: time("held_since")?,
     })
 }
 

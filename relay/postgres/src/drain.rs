@@ -6,14 +6,15 @@ use tokio_postgres::types::Type;
 use crate::config::PostgresConfig;
 use crate::connection::Connection;
 use crate::errors::classify;
+use crate::types::Timestamptz;
 
 pub(crate) async fn goal(connection: &Connection) -> Result<DrainGoal, SourceError> {
-    let sql = "SELECT pg_current_snapshot()::text AS snapshot, \
-               (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS at_us";
+    let sql = "SELECT pg_current_snapshot()::text AS snapshot, statement_timestamp() AS at";
     let rows = connection.query(sql, &[]).await?;
     let row = rows.first().ok_or_else(|| SourceError::Lost("no snapshot came back".to_owned()))?;
     let read = |row: &tokio_postgres::Row| -> Result<DrainGoal, tokio_postgres::Error> {
-        Ok(DrainGoal { snapshot: row.try_get("snapshot")?, at: Timestamp(row.try_get("at_us")?) })
+        let at: Timestamptz = row.try_get("at")?;
+        Ok(DrainGoal { snapshot: row.try_get("snapshot")?, at: Timestamp(at.0) })
     };
     read(row).map_err(|error| classify(&error))
 }

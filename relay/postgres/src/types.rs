@@ -53,6 +53,22 @@ impl<'a> FromSql<'a> for Lsn {
     }
 }
 
+/// `timestamptz` in microseconds since the Unix epoch; on the wire they count from the year 2000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timestamptz(pub(crate) i64);
+
+const UNIX_TO_2000_US: i64 = 946_684_800_000_000;
+
+impl<'a> FromSql<'a> for Timestamptz {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(i64::from_be_bytes(raw.try_into()?).saturating_add(UNIX_TO_2000_US)))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TIMESTAMPTZ
+    }
+}
+
 /// The bytes of a `text` or `bytea` value, as they came.
 pub(crate) struct RawBytes<'a>(pub(crate) &'a [u8]);
 

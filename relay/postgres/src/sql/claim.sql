@@ -9,15 +9,18 @@
 -- under block_key a lower parked one. When the waiting room is not looked at, every lower waiting row that is not
 -- in memory is in the way.
 --
+-- Lane and low are compared as a pair and sorted by as a pair, which only message_unsent can serve: with lane = $2
+-- the planner may walk the primary key instead, over every sent row.
+--
 -- $1 source, $2 lane, $3 low, $4 numbers in memory, $5 rows at most, $6 bytes at most, $7 look into the waiting
 -- room, $8 shut gates, $9 gates to probe with one row each, $10 block_key, $11 relay id
 WITH candidate AS MATERIALIZED (
     (SELECT m.seq, m.ctid AS place, 'fresh' AS origin
        FROM outbox.message m
-      WHERE m.lane = $2 AND m.sent_at IS NULL AND m.available_at IS NULL
-        AND m.seq > $3 AND m.seq <> ALL ($4)
+      WHERE (m.lane, m.seq) > ($2, $3) AND m.lane <= $2 AND m.sent_at IS NULL AND m.available_at IS NULL
+        AND m.seq <> ALL ($4)
         AND NOT EXISTS (SELECT FROM outbox.held h WHERE h.source = $1 AND h.row_id = m.seq::text)
-      ORDER BY m.seq LIMIT $5)
+      ORDER BY m.lane, m.seq LIMIT $5)
     UNION ALL
     (SELECT m.seq, m.ctid, 'delayed'
        FROM outbox.message m
@@ -72,14 +75,15 @@ sized AS (
                      AND (b.state = 'parked' AND $10
                           OR b.state = 'waiting' AND CASE WHEN $7
                              THEN b.next_attempt_at > statement_timestamp() OR b.gates && $8 OR b.gates && $9
-                             ELSE b.seq <> ALL ($4) END)) AS blocked) AS b
+                             ELSE b.seq <> ALL ($4) END)) AS blocked
+           OFFSET 0) AS b
      CROSS JOIN LATERAL (
            SELECT CASE WHEN b.blocked THEN 0
                   ELSE coalesce(octet_length(m.payload), octet_length(m.payload_bytes), 0) END::bigint AS bytes) AS s
 )
 SELECT pg_snapshot_xmin(pg_current_snapshot()) AS snapshot_xmin,
        pg_current_wal_insert_lsn() AS wal,
-       (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS now_us,
+       statement_timestamp() AS now,
        EXISTS (SELECT FROM outbox.relay r WHERE r.id = $11) AS alive,
        (SELECT count(*) FROM page) AS found,
        z.seq, z.origin, z.blocked,
@@ -90,10 +94,10 @@ SELECT pg_snapshot_xmin(pg_current_snapshot()) AS snapshot_xmin,
        CASE WHEN NOT z.blocked THEN m.payload_bytes END AS payload_bytes,
        CASE WHEN NOT z.blocked THEN m.content_type END AS content_type,
        CASE WHEN NOT z.blocked AND m.headers <> '{}' THEN m.headers::text END AS headers,
-       (extract(epoch FROM m.created_at) * 1000000)::bigint AS created_us,
-       (extract(epoch FROM m.available_at) * 1000000)::bigint AS available_us,
+       m.created_at,
+       m.available_at,
        h.attempts,
-       (extract(epoch FROM h.held_since) * 1000000)::bigint AS held_us
+       h.held_since
   FROM (SELECT 1) AS always
   LEFT JOIN (sized z
        JOIN outbox.message m ON m.ctid = z.place

@@ -6,10 +6,12 @@
 SELECT p.lane, EXISTS (SELECT FROM outbox.relay r WHERE r.id = $8) AS alive
   FROM unnest($2, $3) AS p (lane, low)
  WHERE NOT EXISTS (SELECT FROM outbox.relay r WHERE r.id = $8)
-    OR EXISTS (SELECT FROM outbox.message m
-                WHERE m.lane = p.lane AND m.sent_at IS NULL AND m.available_at IS NULL
-                  AND m.seq > p.low AND m.seq <> ALL ($4)
-                  AND NOT EXISTS (SELECT FROM outbox.held h WHERE h.source = $1 AND h.row_id = m.seq::text))
+    -- As in claim.sql, a pair that only message_unsent can serve.
+    OR (SELECT true FROM outbox.message m
+         WHERE (m.lane, m.seq) > (p.lane, p.low) AND m.lane <= p.lane
+           AND m.sent_at IS NULL AND m.available_at IS NULL AND m.seq <> ALL ($4)
+           AND NOT EXISTS (SELECT FROM outbox.held h WHERE h.source = $1 AND h.row_id = m.seq::text)
+         ORDER BY m.lane, m.seq LIMIT 1)
     OR EXISTS (SELECT FROM outbox.message m
                 WHERE m.lane = p.lane AND m.sent_at IS NULL AND m.available_at <= statement_timestamp()
                   AND m.seq <> ALL ($4)
