@@ -115,8 +115,10 @@ fn read(row: &Row) -> Result<Option<Claimed>, tokio_postgres::Error> {
 fn content(row: &Row, id: RowId, ordering_key: Option<String>) -> Result<OutboxRow, String> {
     let text =
         |column: &str| row.try_get::<_, String>(column).map_err(|_| format!("column {column} is NULL or no text"));
-    let number =
-        |column: &str| row.try_get::<_, Option<i64>>(column).map_err(|_| format!("column {column} is no number"));
+    let time = |column: &str| {
+        let time = row.try_get::<_, Option<Timestamptz>>(column).map_err(|_| format!("column {column} is no time"))?;
+        Ok::<_, String>(time.map(|time| Timestamp(time.0)))
+    };
     let body = |column: &str| {
         let bytes =
             row.try_get::<_, Option<RawBytes<'_>>>(column).map_err(|_| format!("column {column} has no bytes"))?;
