@@ -127,13 +127,9 @@ impl Supervisor {
         self.tell(Link::Up);
     }
 
+    /// Says how the link stands: log and metrics first, so that whoever acts on the change finds them told.
     fn tell(&self, link: Link) {
-        let changed = self.link.send_if_modified(|current| {
-            let changed = *current != link;
-            current.clone_from(&link);
-            changed
-        });
-        if !changed {
+        if *self.link.borrow() == link {
             return;
         }
         match &link {
@@ -144,6 +140,7 @@ impl Supervisor {
         }
         let blocked = matches!(link, Link::Blocked { .. });
         self.observer.link(Sink::Rabbitmq, link.is_up() || blocked, blocked);
+        self.link.send_replace(link);
     }
 
     fn describe(&self, error: &SessionError) -> Link {

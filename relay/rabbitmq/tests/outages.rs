@@ -1,0 +1,199 @@
+//! Lost, silent and refused connections: unknown is said only of what may have left, and only once it is dead.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use outbox_core::{BackoffPolicy, Link, Outcome, Publisher};
+use outbox_rabbitmq::RabbitmqOptions;
+
+use crate::kit::{Broker, Rig, address, row, short, unique, url};
+use crate::proxy::{Mode, Proxy};
+
+fn quick(options: &mut RabbitmqOptions) {
+    options.confirm_timeout_ms = 1_000;
+    options.connect_timeout_ms = 2_000;
+    options.reconnect = BackoffPolicy { initial_ms: 50, max_ms: 200 };
+}
+
+/// Failures 23, 50, 51: the broker takes everything and its replies vanish. The rows are unknown after the
+/// time-out, by then the connection is gone, and the next one works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f23_f50_swallowed_replies_end_in_unknown_and_a_new_connection() {
+    let broker = Broker::connect(&url()).await;
+    let exchange = broker.exchange().await;
+    let queue = broker.queue(&exchange, "#", &[]).await;
+    let proxy = Proxy::start(&url()).await;
+    let mut rig = Rig::up(&proxy.url, quick).await;
+    let to = Arc::new(address(&exchange, "k"));
+    assert_eq!(rig.one(row(0, "before"), &to).await, Outcome::Confirmed);
+    proxy.set(Mode::SwallowReplies);
+    let started = Instant::now();
+    for seq in 0..100 {
+        rig.publish(&Arc::new(row(seq, &seq.to_string())), &to);
+    }
+    let answers = rig.answers(100).await;
+    assert!(started.elapsed() < Duration::from_secs(8), "bounded: {:?}", started.elapsed());
+    for (seq, outcome) in &answers {
+        assert!(matches!(outcome, Outcome::Unknown { .. } | Outcome::NotSent), "row {seq}: {outcome:?}");
+    }
+    assert!(answers.values().any(|outcome| matches!(outcome, Outcome::Unknown { .. })));
+    proxy.set(Mode::Pass);
+    rig.link(Link::is_up).await;
+    assert_eq!(rig.one(row(1, "after"), &to).await, Outcome::Confirmed);
+    assert!(rig.counts.reconnected.load(Ordering::SeqCst) >= 1);
+    let ids = broker.ids(&queue).await;
+    for (seq, outcome) in answers {
+        let there = ids.contains_key(&seq.to_string());
+        assert!(outcome != Outcome::NotSent || !there, "row {seq} was said not to have left");
+    }
+    rig.publisher.stop(1_000).await;
+}
+
+/// Failures 23 and 24: once a row is said to be unknown, nothing of its window leaves this process any more,
+/// although lapin had it queued: the path thaws, and only what lay in kernel buffers comes through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f24_nothing_leaves_after_unknown() {
+    const ROWS: i64 = 60;
+    const BODY: usize = 1_000_000;
+    let broker = Broker::connect(&url()).await;
+    let exchange = broker.exchange().await;
+    let queue = broker.queue(&exchange, "#", &[]).await;
+    let proxy = Proxy::start(&url()).await;
+    let change = |options: &mut RabbitmqOptions| {
+        quick(options);
+        options.channels = 1;
+        options.window_bytes_max = 100_000_000;
+    };
+    let mut rig = Rig::up(&proxy.url, change).await;
+    let to = Arc::new(address(&exchange, "k"));
+    assert_eq!(rig.one(row(0, "before"), &to).await, Outcome::Confirmed);
+    let before = proxy.uploaded.load(Ordering::SeqCst);
+    proxy.set(Mode::Freeze);
+    let body = Bytes::from(vec![b'x'; BODY]);
+    for seq in 0..ROWS {
+        let mut row = row(seq, &seq.to_string());
+        row.payload = Some(body.clone());
+        rig.publish(&Arc::new(row), &to);
+    }
+    let answers = rig.answers(60).await;
+    assert!(answers.values().all(|outcome| matches!(outcome, Outcome::Unknown { .. } | Outcome::NotSent)));
+    let ended = proxy.ended.load(Ordering::SeqCst);
+    proxy.set(Mode::Pass);
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while proxy.ended.load(Ordering::SeqCst) == ended {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the old connection was dead when the rows were said to be unknown");
+    rig.link(Link::is_up).await;
+    let leaked = proxy.uploaded.load(Ordering::SeqCst) - before;
+    assert!(leaked < 20_000_000, "{leaked} of 60,000,000 bytes came through after the window was given up");
+    assert_eq!(rig.one(row(1, "after"), &to).await, Outcome::Confirmed);
+    let ids = broker.ids(&queue).await;
+    assert!(ids.len() < 22, "{} messages", ids.len());
+    rig.publisher.stop(1_000).await;
+}
+
+/// Failure 65: the link is cut over and over; rows are never lost between the answers, and it comes back by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f65_cuts_are_survived_without_a_loss() {
+    let broker = Broker::connect(&url()).await;
+    let exchange = broker.exchange().await;
+    let queue = broker.queue(&exchange, "#", &[]).await;
+    let proxy = Proxy::start(&url()).await;
+    let mut rig = Rig::up(&proxy.url, quick).await;
+    let to = Arc::new(address(&exchange, "k"));
+    let mut confirmed = std::collections::HashSet::new();
+    for round in 0..10 {
+        for seq in 0..500 {
+            rig.publish(&Arc::new(row(seq, &format!("{round}:{seq}"))), &to);
+        }
+        proxy.set(Mode::Cut);
+        for (seq, outcome) in rig.answers(500).await {
+            match outcome {
+                Outcome::Confirmed => assert!(confirmed.insert(format!("{round}:{seq}"))),
+                Outcome::NotSent | Outcome::Unknown { .. } => {}
+                other => panic!("row {seq}: {other:?}"),
+            }
+        }
+        rig.link(|link| matches!(link, Link::Down { .. })).await;
+        proxy.set(Mode::Pass);
+        rig.link(Link::is_up).await;
+    }
+    let ids = broker.ids(&queue).await;
+    for id in &confirmed {
+        assert_eq!(ids.get(id), Some(&1), "{id} was confirmed");
+    }
+    assert_eq!(rig.one(row(1, "after"), &to).await, Outcome::Confirmed);
+    rig.publisher.stop(1_000).await;
+}
+
+/// Rows handed over while the broker is away go straight back, and stopping does not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_absent_broker_means_not_sent() {
+    let mut rig = Rig::start("amqp://127.0.0.1:9/%2f", quick);
+    let down = rig.link(|link| matches!(link, Link::Down { detail } if detail.contains("cannot connect"))).await;
+    assert!(matches!(down, Link::Down { .. }));
+    assert_eq!(rig.one(row(1, "1"), &address("amq.topic", "k")).await, Outcome::NotSent);
+    assert!(rig.publisher.probe(&address("amq.topic", "k")).await.is_err());
+    let started = Instant::now();
+    rig.publisher.stop(10_000).await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// A refused login and a missing virtual host are told apart from an absent broker, without the password.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_are_told() {
+    let authority = url().split_once('@').expect("credentials").1.to_owned();
+    let host = authority.split_once('/').expect("a virtual host").0.to_owned();
+    let real = url();
+    let credentials = real.split_once("://").expect("a URL").1.split_once('@').expect("credentials").0.to_owned();
+    for bad in
+        [format!("amqp://nobody:hunter2@{authority}"), format!("amqp://{credentials}@{host}/{}", unique("vhost"))]
+    {
+        let rig = Rig::start(&bad, quick);
+        let link = rig.link(|link| matches!(link, Link::Refused { .. })).await;
+        let Link::Refused { detail } = link else { panic!("{link:?}") };
+        assert!(detail.contains("rabbitmq.url") && !detail.contains("hunter2"), "{detail}");
+        rig.publisher.stop(1_000).await;
+    }
+}
+
+/// An operator closes the connection: what was written is unknown or confirmed, and the publisher comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_in_flight_answers_everything_within_the_grace() {
+    let broker = Broker::connect(&url()).await;
+    let exchange = broker.exchange().await;
+    let queue = broker.queue(&exchange, "#", &[]).await;
+    let proxy = Proxy::start(&url()).await;
+    let mut rig = Rig::up(&proxy.url, |_| {}).await;
+    let to = Arc::new(address(&exchange, "k"));
+    assert_eq!(rig.one(row(0, "before"), &to).await, Outcome::Confirmed);
+    for seq in 0..2_000 {
+        rig.publish(&Arc::new(row(seq, &seq.to_string())), &to);
+    }
+    rig.publisher.stop(10_000).await;
+    let answers = rig.answers(2_000).await;
+    let ids = broker.ids(&queue).await;
+    for (seq, outcome) in answers {
+        let count = ids.get(&seq.to_string()).copied().unwrap_or(0);
+        match outcome {
+            Outcome::Confirmed => assert_eq!(count, 1, "row {seq}"),
+            Outcome::NotSent => assert_eq!(count, 0, "row {seq}"),
+            other => panic!("row {seq}: {other:?}"),
+        }
+    }
+    let mut rig = Rig::up(&proxy.url, quick).await;
+    assert_eq!(rig.one(row(0, "again"), &to).await, Outcome::Confirmed);
+    proxy.set(Mode::SwallowReplies);
+    rig.publish(&Arc::new(row(1, "1")), &to);
+    let started = Instant::now();
+    rig.publisher.stop(300).await;
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    let outcome = rig.answers(1).await.remove(&1).expect("answered");
+    assert!(matches!(outcome, Outcome::Unknown { .. } | Outcome::NotSent), "{outcome:?}");
+    let _ = short("x");
+}
