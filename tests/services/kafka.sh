@@ -13,8 +13,6 @@ KAFKA_CLUSTER_ID="b3V0Ym94LXJlbGF5LXRlcw"
 # shellcheck disable=SC2153 # The port comes from common.sh.
 kafka_url() { printf '127.0.0.1:%s\n' "$KAFKA_PORT"; }
 
-kafka_possible() { command -v java >/dev/null && { kafka_has_jars || command -v mvn >/dev/null; }; }
-
 # The marker is written last, so that an interrupted download is never taken for a whole one.
 kafka_has_jars() { [ -f "$KAFKA_JARS/complete" ] && [ ! "$KAFKA_POM" -nt "$KAFKA_JARS/complete" ]; }
 
