@@ -6,7 +6,7 @@ mod config;
 mod migrate;
 mod parked;
 mod run;
-mod status;
+pub mod status;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -12,6 +12,8 @@ mod health;
 mod logging;
 mod metrics;
 mod output;
+mod publishers;
+mod sampler;
 mod signals;
 
 use std::io::Write as _;

@@ -8,6 +8,8 @@
 mod flow;
 mod state;
 
+use std::sync::Arc;
+
 use outbox_core::Sink;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
@@ -20,7 +22,7 @@ pub use state::{State, StateSample};
 pub struct Metrics {
     registry: Registry,
     /// Counts what the relay does; it is the core's `Observer`.
-    pub flow: Flow,
+    pub flow: Arc<Flow>,
     /// Takes the sampler's findings.
     pub state: State,
     pool: IntGaugeVec,
@@ -35,7 +37,7 @@ impl Metrics {
     /// A name that is taken twice, which only a mistake in these files can bring about.
     pub fn new(sinks: &[Sink], destinations: &[(Sink, String)], stale_after_ms: u64) -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let flow = Flow::new(&registry, sinks, destinations)?;
+        let flow = Arc::new(Flow::new(&registry, sinks, destinations)?);
         let state = State::new(stale_after_ms)?;
         registry.register(Box::new(state.clone()))?;
         let pool = Opts::new("outbox_db_pool_connections", "Database connections of this relay, by state.");

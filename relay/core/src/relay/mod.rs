@@ -61,6 +61,7 @@ impl<S: Source> Relay<S> {
         let mut backoff = Backoff::new(RECONNECT);
         let mut connected_before = false;
         let finish = loop {
+            self.shared.observer.progress();
             let connected = tokio::select! {
                 () = stop.cancelled() => break Finish::Stopped,
                 connected = self.source.connect() => connected,

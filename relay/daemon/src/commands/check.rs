@@ -8,15 +8,15 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use outbox_core::{Address, Publisher, Routes};
+use outbox_core::{Address, NoObserver, Observer, Publisher, Routes};
 use outbox_schema::{Schema, check_version};
 use serde::Serialize;
 
 use crate::cli::Output;
-use crate::config::{self, Brokers, Fence, Sources};
+use crate::config::{self, Fence, Sources};
 use crate::database::{answered, connect, explain};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{logging, output};
+use crate::{logging, output, publishers};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,7 +69,11 @@ pub async fn check(sources: &Sources, form: Output, out: &mut Vec<u8>) -> Outcom
     let configuration = config::for_relay(sources)?;
     logging::start(&configuration.log)?;
     let mut findings = database(&configuration).await?;
-    findings.extend(brokers(&publishers(&configuration.brokers)?, &configuration.routes).await);
+    let observer: Arc<dyn Observer> = Arc::new(NoObserver);
+    findings.extend(
+        brokers(&publishers::start(&configuration.brokers, &configuration.settings, &observer)?, &configuration.routes)
+            .await,
+    );
     match form {
         Output::Json => output::json(out, &findings)?,
         Output::Text => {
@@ -148,12 +152,6 @@ async fn server(client: &tokio_postgres::Client, fence: Fence) -> Outcome<Vec<Fi
         findings.push(finding(Level::Warning, "privileges", text));
     }
     Ok(findings)
-}
-
-/// The seam to the adapters: a publisher for each configured broker.
-#[expect(clippy::unnecessary_wraps, reason = "a publisher's configuration may be refused")]
-fn publishers(_brokers: &Brokers) -> Outcome<Vec<Arc<dyn Publisher>>> {
-    Ok(Vec::new())
 }
 
 /// Asks for every exchange and topic that routes name. What depends on a row cannot be asked for.

@@ -1,15 +1,227 @@
-//! `run`: the relay itself.
+//! `run`: puts the parts together, waits for what is away, and says how it ended.
 
-use crate::cli;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::{Backoff, BackoffPolicy, DatabaseLink, Finish, Link, Observer, Relay, Shared, Sink, Sinks};
+use outbox_postgres::{PostgresConfig, PostgresSource};
+use outbox_schema::{Schema, check_version};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::admin::{self, Admin};
 use crate::config::{self, Sources};
+use crate::database::connect;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::logging;
+use crate::health::{Progress, Readiness};
+use crate::metrics::Metrics;
 use crate::signals::Stop;
+use crate::{cli, logging, publishers, sampler};
+
+/// The longest silence of a loop that is alive: longer than any statement's deadline.
+const SILENCE_MAX_MS: u64 = 60_000;
+/// A statement without an answer for this long ends the database session.
+const STATEMENT_TIMEOUT_MS: u64 = 15_000;
+const PREFLIGHT: BackoffPolicy = BackoffPolicy { initial_ms: 200, max_ms: 2_000 };
 
 /// Runs until stopped or drained.
-#[expect(clippy::unused_async, reason = "the relay is not wired in yet")]
-pub async fn run(sources: &Sources, _arguments: &cli::Run, _stop: &Stop) -> Outcome<Exit> {
+pub async fn run(sources: &Sources, arguments: &cli::Run, stop: &Stop) -> Outcome<Exit> {
     let configuration = config::for_relay(sources)?;
     logging::start(&configuration.log)?;
-    Err(Failure::text(Exit::Failed, "this build cannot run a relay yet"))
+    let relay_id = uuid::Uuid::new_v4();
+    info!(version = env!("CARGO_PKG_VERSION"), relay_id = %relay_id, "outbox-relay starts");
+    let parts = Parts::new(&configuration)?;
+    let admin = match configuration.admin_listen {
+        Some(listen) => Some(Admin::start(listen, parts.admin_sources()).await?),
+        None => None,
+    };
+    let stop = stop.token();
+    let ended = parts.work(configuration, relay_id, arguments, &stop).await;
+    if let Some(admin) = admin {
+        admin.stop().await;
+    }
+    info!(ok = ended.is_ok(), "outbox-relay ends");
+    ended
+}
+
+/// What the endpoint shows and the relay reports to.
+struct Parts {
+    metrics: Arc<Metrics>,
+    progress: Arc<Progress>,
+    readiness: Arc<Readiness>,
+}
+
+impl Parts {
+    fn new(configuration: &config::Relay) -> Outcome<Self> {
+        let sinks = configuration.brokers.sinks();
+        let literal = configuration.routes.as_slice().iter();
+        let destinations: Vec<(Sink, String)> =
+            literal.filter_map(|route| Some((route.sink, route.destination.literal()?.to_owned()))).collect();
+        let metrics = Metrics::new(&sinks, &destinations, sampler::STALE_AFTER_MS)
+            .map_err(|error| Failure::new(Exit::Failed, error))?;
+        let progress = Arc::new(Progress::new(SILENCE_MAX_MS));
+        metrics.flow.beat(progress.clone());
+        let readiness = Arc::new(Readiness::new(&sinks));
+        Ok(Self { metrics: Arc::new(metrics), progress, readiness })
+    }
+
+    fn admin_sources(&self) -> admin::Sources {
+        admin::Sources {
+            metrics: self.metrics.clone(),
+            progress: self.progress.clone(),
+            readiness: self.readiness.clone(),
+        }
+    }
+
+    /// Checks the schema, starts everything and waits for the end.
+    async fn work(
+        &self,
+        configuration: config::Relay,
+        relay_id: uuid::Uuid,
+        arguments: &cli::Run,
+        stop: &CancellationToken,
+    ) -> Outcome<Exit> {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(Exit::Done),
+            preflight = self.preflight(&configuration.database) => preflight?,
+        }
+        let observer: Arc<dyn Observer> = self.metrics.flow.clone();
+        let publishers = publishers::start(&configuration.brokers, &configuration.settings, &observer)?;
+        let sinks = Sinks::new(publishers);
+        let source = PostgresSource::new(postgres(&configuration, relay_id))
+            .map_err(|error| Failure::text(Exit::Configuration, error))?;
+        let settings = outbox_core::Settings::from(&configuration.settings);
+        let shared = Arc::new(Shared::new(settings, configuration.routes, sinks, observer));
+        // Our own token: a drain that takes too long and a refused login end the relay too.
+        let end = stop.child_token();
+        let helpers = self.helpers(&shared, &configuration.database, &end);
+        let relay = Relay::new(Arc::new(source), shared.clone(), arguments.drain);
+        let mut running = std::pin::pin!(relay.run(end.clone()));
+        let timeout = Duration::from_secs(arguments.drain_timeout);
+        let outcome = tokio::select! {
+            finish = &mut running => Ok(finish),
+            failure = refused(&shared) => Err(failure),
+            () = tokio::time::sleep(timeout), if arguments.drain => {
+                Err(undrained(&configuration.database, timeout).await)
+            }
+            () = stop.cancelled() => {
+                self.readiness.stopping();
+                info!("stopping: no new claims, waiting for what is in flight");
+                Ok((&mut running).await)
+            }
+        };
+        let outcome = match outcome {
+            Ok(Finish::Stopped) if arguments.drain => Err(Failure::text(Exit::Failed, "stopped before it was drained")),
+            Ok(Finish::Stopped | Finish::Drained) => Ok(Exit::Done),
+            Err(failure) => {
+                end.cancel();
+                running.await;
+                Err(failure)
+            }
+        };
+        end.cancel();
+        for helper in helpers {
+            helper.abort();
+        }
+        outcome
+    }
+
+    /// Waits for the database and looks at the schema. What trying again cannot mend is an error.
+    async fn preflight(&self, database: &config::Database) -> Outcome<()> {
+        let mut backoff = Backoff::new(PREFLIGHT);
+        loop {
+            self.progress.tick();
+            let failure = match connect(database).await {
+                Ok(client) => match check_version(&client, Schema::Outbox).await {
+                    Ok(verdict) if verdict.is_usable() => {
+                        self.readiness.schema(Ok(()));
+                        return Ok(());
+                    }
+                    Ok(verdict) => return Err(Failure::text(Exit::Configuration, verdict.to_string())),
+                    Err(error) => Failure::new(Exit::Unavailable, error),
+                },
+                Err(failure) => failure,
+            };
+            if failure.exit == Exit::Configuration {
+                return Err(failure);
+            }
+            warn!(error = %failure, "the database is away; trying again");
+            self.readiness.database(Err(failure.to_string()));
+            tokio::time::sleep(Duration::from_millis(backoff.next_ms())).await;
+        }
+    }
+
+    /// What runs beside the relay: the sampler, and the news for readiness.
+    fn helpers(
+        &self,
+        shared: &Arc<Shared>,
+        database: &config::Database,
+        end: &CancellationToken,
+    ) -> Vec<tokio::task::JoinHandle<()>> {
+        let sampling = sampler::run(database.clone(), self.metrics.clone(), self.readiness.clone(), end.clone());
+        let mut helpers = vec![tokio::spawn(sampling)];
+        for (sink, mut link) in shared.sinks.links() {
+            let readiness = self.readiness.clone();
+            helpers.push(tokio::spawn(async move {
+                loop {
+                    readiness.sink(sink, link.borrow_and_update().clone());
+                    if link.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+        let (readiness, mut link) = (self.readiness.clone(), shared.database.subscribe());
+        helpers.push(tokio::spawn(async move {
+            loop {
+                let state = match &*link.borrow_and_update() {
+                    DatabaseLink::Up => Ok(()),
+                    DatabaseLink::Down { detail } => Err(detail.clone()),
+                };
+                readiness.database(state);
+                if link.changed().await.is_err() {
+                    return;
+                }
+            }
+        }));
+        helpers
+    }
+}
+
+fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConfig {
+    PostgresConfig {
+        connection: configuration.database.config.clone(),
+        source: "outbox".to_owned(),
+        relay_id,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: std::env::var("HOSTNAME").ok(),
+        lease_ttl_ms: configuration.settings.lease_ttl_ms,
+        fence: configuration.settings.fence.into(),
+        statement_timeout_ms: STATEMENT_TIMEOUT_MS,
+    }
+}
+
+/// Credentials that a broker refuses at start need an operator. Once a link was up a refusal is waited out: the
+/// broker may be starting.
+async fn refused(shared: &Shared) -> Failure {
+    let watches = shared.sinks.links().into_iter().map(|(sink, mut link)| {
+        Box::pin(async move {
+            let first = link.wait_for(|link| matches!(link, Link::Up | Link::Refused { .. })).await;
+            match first.as_deref() {
+                Ok(Link::Refused { detail }) => Failure::text(Exit::Configuration, format!("{sink}: {detail}")),
+                _ => std::future::pending().await,
+            }
+        })
+    });
+    futures_util::future::select_all(watches).await.0
+}
+
+/// A drain that took too long says what is left.
+async fn undrained(database: &config::Database, timeout: Duration) -> Failure {
+    let seconds = timeout.as_secs();
+    let left = match super::status::remaining(database).await {
+        Ok(left) => left,
+        Err(failure) => format!("what remains cannot be counted: {failure}"),
+    };
+    Failure::text(Exit::Failed, format!("not drained within {seconds} s; {left}"))
 }

@@ -99,7 +99,7 @@ const RELAYS_SQL: &str = "
 const MAY_READ_SQL: &str = "SELECT has_column_privilege('outbox.message', 'sent_at', 'SELECT')";
 
 // Held rows are unsent rows too, so what is pending is the difference. Each part uses its own partial index.
-const COUNTS_SQL: &str = "
+pub const COUNTS_SQL: &str = "
     SELECT (SELECT count(*) FROM (
                (SELECT 1 FROM outbox.message WHERE sent_at IS NULL AND available_at IS NULL LIMIT $1)
                UNION ALL
@@ -111,7 +111,7 @@ const COUNTS_SQL: &str = "
            (SELECT count(*) FROM (SELECT 1 FROM outbox.held WHERE source = 'outbox' LIMIT $1) AS h)";
 
 // The lowest seq of a lane is its oldest row near enough: number and created_at are taken in the same moment.
-const OLDEST_SQL: &str = "
+pub const OLDEST_SQL: &str = "
     SELECT coalesce(extract(epoch FROM clock_timestamp() - min(head.since)), 0)::float8
       FROM generate_series(0, 15) AS l(lane)
      CROSS JOIN LATERAL (
@@ -209,6 +209,15 @@ async fn backlog(transaction: &tokio_postgres::Transaction<'_>) -> Outcome<Backl
         topics,
         topics_sampled_messages: due.min(TOPIC_SAMPLE_MAX),
     })
+}
+
+/// What a drain left, by reason, in one line.
+pub async fn remaining(database: &Database) -> Outcome<String> {
+    let status = ask(database).await?;
+    let pending = status.backlog.as_ref().map_or(0, |backlog| backlog.pending_messages);
+    let mut left = vec![format!("{pending} pending")];
+    left.extend(status.held.iter().map(|held| format!("{} {} ({})", held.messages, held.state, held.reason)));
+    Ok(format!("what remains: {}", left.join(", ")))
 }
 
 fn decoded<T>(rows: &[Row], decode: impl Fn(&Row) -> Result<T, tokio_postgres::Error>) -> Outcome<Vec<T>> {

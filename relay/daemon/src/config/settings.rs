@@ -79,6 +79,42 @@ impl Settings {
     }
 }
 
+impl From<&Settings> for outbox_core::Settings {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            lease_ttl_ms: settings.lease_ttl_ms,
+            lease_renew_ms: settings.lease_renew_ms,
+            batch_rows_max: settings.batch_rows_max,
+            batch_bytes_max: settings.batch_bytes_max,
+            in_flight_max: settings.in_flight_max,
+            poll_min_ms: settings.poll_min_ms,
+            poll_max_ms: settings.poll_max_ms,
+            retry: outbox_core::RetryPolicy {
+                backoff: settings.retry,
+                attempts_max: settings.attempts_max,
+                attempts_min_age_ms: settings.attempts_min_age_ms,
+            },
+            confirm_timeout_ms: settings.confirm_timeout_ms,
+            shutdown_grace_ms: settings.shutdown_grace_ms,
+            retention_s: settings.retention_s,
+            on_park: match settings.on_park {
+                OnPark::Continue => outbox_core::OnPark::Continue,
+                OnPark::BlockKey => outbox_core::OnPark::BlockKey,
+            },
+        }
+    }
+}
+
+impl From<Fence> for outbox_postgres::DurabilityFence {
+    fn from(fence: Fence) -> Self {
+        match fence {
+            Fence::Local => Self::Local,
+            Fence::Sync => Self::Sync,
+            Fence::None => Self::None,
+        }
+    }
+}
+
 fn count(reader: &mut Reader, name: &str, max: u32) -> usize {
     usize::try_from(reader.integer(name, 1..=u64::from(max))).unwrap_or(1)
 }
