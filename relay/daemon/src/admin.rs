@@ -19,7 +19,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::health::{Progress, Readiness};
@@ -76,6 +76,7 @@ impl Admin {
 
     /// Accepts nothing more, and waits a little for answers under way.
     pub async fn stop(self) {
+        debug!(addr = %self.address, "admin endpoint stops");
         self.stop.cancel();
         let abort = self.task.abort_handle();
         if tokio::time::timeout(STOP_TIMEOUT, self.task).await.is_err() {
@@ -93,7 +94,6 @@ fn router(sources: Sources) -> Router {
         .with_state(sources)
 }
 
-#[expect(clippy::unused_async, reason = "a handler is a future")]
 async fn metrics(State(sources): State<Sources>) -> Response {
     match sources.metrics.text() {
         Ok(text) => answer(StatusCode::OK, EXPOSITION, text),
@@ -101,7 +101,6 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
-#[expect(clippy::unused_async, reason = "a handler is a future")]
 async fn livez(State(sources): State<Sources>) -> Response {
     match sources.progress.alive() {
         Ok(()) => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
@@ -109,7 +108,6 @@ async fn livez(State(sources): State<Sources>) -> Response {
     }
 }
 
-#[expect(clippy::unused_async, reason = "a handler is a future")]
 async fn readyz(State(sources): State<Sources>, headers: HeaderMap) -> Response {
     let reasons = sources.readiness.reasons();
     let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -26,12 +26,12 @@ use std::net::SocketAddr;
 use outbox_core::Routes;
 use secrecy::ExposeSecret as _;
 
-pub use brokers::{Brokers, Kafka, Rabbitmq};
+pub use brokers::Brokers;
 pub use database_url::Database;
 pub use effective::{Effective, default_file};
 pub use layers::Sources;
-pub use problem::{ConfigurationError, Problem};
-pub use settings::{Fence, OnPark, Settings};
+pub use problem::ConfigurationError;
+pub use settings::{Fence, Settings};
 
 use layers::{Merged, merge};
 use reader::Reader;
@@ -91,19 +91,17 @@ pub fn for_database(sources: &Sources) -> Result<DatabaseOnly, ConfigurationErro
 pub fn for_relay(sources: &Sources) -> Result<Relay, ConfigurationError> {
     let (mut reader, _) = start(sources);
     let database = database(&mut reader);
-    let brokers = Brokers::read(&mut reader);
-    let tables = RouteTables::read(&mut reader);
     let settings = Settings::read(&mut reader);
+    let brokers = Brokers::read(&mut reader, &settings);
+    let tables = RouteTables::read(&mut reader);
     let admin_listen = admin_listen(&mut reader);
     let log = log(&mut reader);
-    let sinks = brokers.sinks();
-    let asked = ["rabbitmq.url", "rabbitmq.url_file", "kafka.brokers"].iter().any(|key| reader.set(key).is_some());
-    if sinks.is_empty() && !asked {
+    let asked = Brokers::asked(&mut reader);
+    if asked.is_empty() {
         let rule = "no broker is configured; set AMQP_URL or KAFKA_BROKERS, --amqp-url or --kafka-brokers";
         reader.miss("rabbitmq.url or kafka.brokers", rule);
     }
-    // With a broker whose address is wrong the routes cannot be judged; its own problem is enough.
-    let routes = if sinks.is_empty() { None } else { tables.for_brokers(&mut reader, &sinks) };
+    let routes = if asked.is_empty() { None } else { tables.for_brokers(&mut reader, &asked) };
     let (database, routes) = reader.finish((database, routes))?;
     let (Some(database), Some(routes)) = (database, routes) else { return Err(ConfigurationError(Vec::new())) };
     Ok(Relay { database, brokers, routes, settings, admin_listen, log })
@@ -118,13 +116,14 @@ pub fn effective(sources: &Sources) -> Result<Effective, ConfigurationError> {
     if reader.set("database.url").is_some() || reader.set("database.url_file").is_some() {
         let _ = database(&mut reader);
     }
-    let brokers = Brokers::read(&mut reader);
+    let settings = Settings::read(&mut reader);
+    let _ = Brokers::read(&mut reader, &settings);
     let tables = RouteTables::read(&mut reader);
-    let sinks = brokers.sinks();
-    if !sinks.is_empty() {
-        let _ = tables.for_brokers(&mut reader, &sinks);
+    let asked = Brokers::asked(&mut reader);
+    if !asked.is_empty() {
+        let _ = tables.for_brokers(&mut reader, &asked);
     }
-    let _ = (Settings::read(&mut reader), admin_listen(&mut reader), log(&mut reader));
+    let _ = (admin_listen(&mut reader), log(&mut reader));
     reader.finish(Effective::new(merged))
 }
 

@@ -62,7 +62,7 @@ struct State {
     stopping: bool,
 }
 
-/// Whether the relay could publish a row now. Its parts report to it; whoever wants to know may wait for it.
+/// Whether the relay could publish a row now. Its parts report to it.
 #[derive(Debug)]
 pub struct Readiness(watch::Sender<State>);
 
@@ -101,12 +101,6 @@ impl Readiness {
     /// Why the relay is not ready; empty when it is.
     pub fn reasons(&self) -> Vec<String> {
         self.0.borrow().reasons()
-    }
-
-    /// Waits until the relay is ready.
-    pub async fn wait(&self) {
-        // The sender is alive as long as this is: waiting cannot fail.
-        let _ = self.0.subscribe().wait_for(|state| state.reasons().is_empty()).await;
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {

@@ -50,6 +50,7 @@ impl Metrics {
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let metrics = Self { registry, flow, state, pool, listener };
         metrics.pool_connections(0, 0);
+        metrics.listener_connected(false);
         Ok(metrics)
     }
 

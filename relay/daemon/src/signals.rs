@@ -51,7 +51,7 @@ impl Stop {
         u8::try_from(128 + self.signal.load(Ordering::Relaxed)).unwrap_or(1)
     }
 
-    #[expect(clippy::exit, reason = "a second signal must work even when the runtime no longer gets anything done")]
+    // Exits from here: a second signal must work even when the runtime no longer gets anything done.
     fn receive(&self, number: i32) {
         self.signal.store(number, Ordering::Relaxed);
         if self.token.is_cancelled() {

@@ -70,10 +70,7 @@ pub async fn check(sources: &Sources, form: Output, out: &mut Vec<u8>) -> Outcom
     logging::start(&configuration.log)?;
     let mut findings = database(&configuration).await?;
     let observer: Arc<dyn Observer> = Arc::new(NoObserver);
-    findings.extend(
-        brokers(&publishers::start(&configuration.brokers, &configuration.settings, &observer)?, &configuration.routes)
-            .await,
-    );
+    findings.extend(brokers(&publishers::start(&configuration.brokers, &observer)?, &configuration.routes).await);
     match form {
         Output::Json => output::json(out, &findings)?,
         Output::Text => {

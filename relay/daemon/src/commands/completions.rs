@@ -16,13 +16,18 @@ pub fn completions(shell: Shell, out: &mut Vec<u8>) -> Exit {
 pub fn man(out: &mut Vec<u8>) -> Outcome<Exit> {
     let command = Cli::command();
     clap_mangen::Man::new(command.clone()).render(out)?;
+    pages(&command, "outbox-relay", out)
+}
+
+fn pages(command: &clap::Command, path: &str, out: &mut Vec<u8>) -> Outcome<Exit> {
     for sub in command.get_subcommands() {
-        let title = format!("outbox-relay {}", sub.get_name());
-        let page = clap_mangen::Man::new(sub.clone().bin_name(title.clone()));
-        out.extend_from_slice(format!(".SH \"{}\"\n", title.to_uppercase()).as_bytes());
+        let path = format!("{path} {}", sub.get_name());
+        let page = clap_mangen::Man::new(sub.clone().bin_name(path.clone()));
+        out.extend_from_slice(format!(".SH \"{}\"\n", path.to_uppercase()).as_bytes());
         page.render_synopsis_section(out)?;
         page.render_description_section(out)?;
         page.render_options_section(out)?;
+        pages(sub, &path, out)?;
     }
     Ok(Exit::Done)
 }

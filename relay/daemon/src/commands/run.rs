@@ -86,7 +86,7 @@ impl Parts {
             preflight = self.preflight(&configuration.database) => preflight?,
         }
         let observer: Arc<dyn Observer> = self.metrics.flow.clone();
-        let publishers = publishers::start(&configuration.brokers, &configuration.settings, &observer)?;
+        let publishers = publishers::start(&configuration.brokers, &observer)?;
         let sinks = Sinks::new(publishers);
         let source = PostgresSource::new(postgres(&configuration, relay_id))
             .map_err(|error| Failure::text(Exit::Configuration, error))?;
@@ -194,7 +194,7 @@ fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConf
         source: "outbox".to_owned(),
         relay_id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        host: std::env::var("HOSTNAME").ok(),
+        host: std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()),
         lease_ttl_ms: configuration.settings.lease_ttl_ms,
         fence: configuration.settings.fence.into(),
         statement_timeout_ms: STATEMENT_TIMEOUT_MS,

@@ -1,59 +1,40 @@
-//! How to reach the brokers. An address that exists has the right form; whether it answers is the adapters' matter.
+//! How to reach the brokers, as the adapters' own checked settings: the rules live with them and not here.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-use outbox_core::{KeyOrder, Sink};
-use secrecy::{ExposeSecret as _, SecretString};
+use outbox_core::Sink;
+use outbox_kafka::{ConfigError, KafkaConfig};
+use outbox_rabbitmq::{RabbitmqConfig, RabbitmqOptions};
+use secrecy::ExposeSecret as _;
 
 use super::keys::KAFKA_PROPERTIES;
 use super::reader::Reader;
 use super::secret;
+use super::settings::{OnPark, Settings};
 
-/// RabbitMQ.
-#[derive(Clone, Debug)]
-pub struct Rabbitmq {
-    pub url: SecretString,
-    pub order: KeyOrder,
-}
-
-/// Kafka. Property values may be passwords, so they are all kept as secrets.
-#[derive(Clone, Debug)]
-pub struct Kafka {
-    pub brokers: String,
-    pub properties: BTreeMap<String, SecretString>,
-}
-
-/// At least one broker.
+/// At least one broker in a relay's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Brokers {
-    pub rabbitmq: Option<Rabbitmq>,
-    pub kafka: Option<Kafka>,
+    pub rabbitmq: Option<RabbitmqConfig>,
+    pub kafka: Option<KafkaConfig>,
 }
 
-/// librdkafka properties that would break a promise, and why; some have a second name.
-const REFUSED: [(&str, &str); 17] = [
-    ("bootstrap.servers", "set kafka.brokers instead"),
-    ("metadata.broker.list", "set kafka.brokers instead"),
-    ("enable.idempotence", "without it a retry inside the client may write a row twice or out of order"),
-    ("acks", "only a confirm of all in-sync replicas counts"),
-    ("request.required.acks", "only a confirm of all in-sync replicas counts"),
-    ("partitioner", "rows of a key would land elsewhere than those of Java's producers"),
-    ("message.timeout.ms", "the relay's own deadline decides; set confirm.timeout_ms"),
-    ("delivery.timeout.ms", "the relay's own deadline decides; set confirm.timeout_ms"),
-    ("message.send.max.retries", "the idempotent producer needs its own"),
-    ("retries", "the idempotent producer needs its own"),
-    ("max.in.flight", "the idempotent producer needs its own"),
-    ("max.in.flight.requests.per.connection", "the idempotent producer needs its own"),
-    ("queuing.strategy", "only first in, first out keeps the order of a key"),
-    ("transactional.id", "the relay does not use transactions"),
-    ("delivery.report.only.error", "a row is marked only after its delivery report"),
-    ("enable.gapless.guarantee", "a gap is handled by the relay"),
-    ("allow.auto.create.topics", "a misspelt topic would be made instead of shown"),
-];
-
 impl Brokers {
-    pub(super) fn read(reader: &mut Reader) -> Self {
-        Self { rabbitmq: rabbitmq(reader), kafka: kafka(reader) }
+    pub(super) fn read(reader: &mut Reader, settings: &Settings) -> Self {
+        Self { rabbitmq: rabbitmq(reader, settings), kafka: kafka(reader, settings) }
+    }
+
+    /// Which brokers somebody meant to configure, also where their settings are wrong. Routes are judged by these, so
+    /// that one wrong address does not bring a second, misleading problem.
+    pub(super) fn asked(reader: &mut Reader) -> Vec<Sink> {
+        let mut given = |name: &str| reader.text(name).is_some_and(|text| !text.is_empty());
+        let rabbitmq = given("rabbitmq.url") || given("rabbitmq.url_file");
+        let kafka = given("kafka.brokers");
+        [(Sink::Rabbitmq, rabbitmq), (Sink::Kafka, kafka)]
+            .into_iter()
+            .filter_map(|(sink, asked)| asked.then_some(sink))
+            .collect()
     }
 
     /// Which brokers are configured.
@@ -63,19 +44,29 @@ impl Brokers {
     }
 }
 
-fn rabbitmq(reader: &mut Reader) -> Option<Rabbitmq> {
-    let order = reader.choice("rabbitmq.order", &[("strict", KeyOrder::Strict), ("pipelined", KeyOrder::Pipelined)]);
+fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> {
+    let pipelined = reader.choice("rabbitmq.order", &[("strict", false), ("pipelined", true)]);
+    let ca_file = reader.text("rabbitmq.ca_file").map(PathBuf::from);
+    let limited = reader.set("rabbitmq.message_bytes_max").is_some();
+    let message_bytes_max = limited.then(|| reader.size_bytes("rabbitmq.message_bytes_max", 1..=1 << 30));
     let url = secret::read(reader, "rabbitmq.url")?;
-    let host = url.expose_secret().strip_prefix("amqp://").or_else(|| url.expose_secret().strip_prefix("amqps://"));
-    if host.is_none_or(|host| host.is_empty() || host.contains(char::is_whitespace)) {
-        let key = if reader.set("rabbitmq.url_file").is_some() { "rabbitmq.url_file" } else { "rabbitmq.url" };
-        reader.refuse(key, "must be amqp://user:password@host:port/vhost, or amqps:// for TLS");
-        return None;
+    let mut options = RabbitmqOptions::new(url.expose_secret());
+    options.ca_file = ca_file;
+    options.message_bytes_max = message_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
+    options.confirm_timeout_ms = settings.confirm_timeout_ms;
+    options.pipelined = pipelined;
+    options.window_max = options.window_max.min(settings.in_flight_max);
+    match RabbitmqConfig::new(options) {
+        Ok(config) => return Some(config),
+        Err(error) => {
+            let from_file = error.key == "rabbitmq.url" && reader.set("rabbitmq.url_file").is_some();
+            reader.refuse(if from_file { "rabbitmq.url_file" } else { error.key }, error.rule);
+        }
     }
-    Some(Rabbitmq { url, order })
+    None
 }
 
-fn kafka(reader: &mut Reader) -> Option<Kafka> {
+fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
     let properties = properties(reader);
     let brokers = reader.text("kafka.brokers").filter(|brokers| !brokers.is_empty());
     let Some(brokers) = brokers else {
@@ -89,19 +80,36 @@ fn kafka(reader: &mut Reader) -> Option<Kafka> {
         !entry.is_empty() && !entry.contains(char::is_whitespace) && port.unwrap_or(true)
     };
     let entries: Vec<&str> = brokers.split(',').map(str::trim).collect();
-    match entries.iter().find(|entry| !well_formed(entry)) {
-        Some(entry) => reader.refuse("kafka.brokers", format!("must be host:port,host:port; one entry is '{entry}'")),
-        None => return Some(Kafka { brokers: entries.join(","), properties }),
+    if let Some(entry) = entries.iter().find(|entry| !well_formed(entry)) {
+        reader.refuse("kafka.brokers", format!("must be host:port,host:port; one entry is '{entry}'"));
+        return None;
+    }
+    let config = KafkaConfig {
+        brokers: entries.join(","),
+        properties,
+        confirm_timeout_ms: settings.confirm_timeout_ms,
+        in_flight_max: settings.in_flight_max,
+        // Behind a parked row nothing of its key may be under way.
+        strict: settings.on_park == OnPark::BlockKey,
+    };
+    match config.check() {
+        Ok(()) => return Some(config),
+        Err(ConfigError::Refused { key, reason }) => {
+            reader.refuse(&format!("{KAFKA_PROPERTIES}.{key}"), format!("may not be set: {reason}"));
+        }
+        Err(ConfigError::Property { key, detail }) => reader.refuse(&format!("{KAFKA_PROPERTIES}.{key}"), detail),
+        Err(ConfigError::Value { key, rule }) => reader.miss(&key, &rule),
+        Err(error @ (ConfigError::Client { .. } | ConfigError::Thread { .. })) => reader.refuse("kafka", error),
     }
     None
 }
 
-fn properties(reader: &mut Reader) -> BTreeMap<String, SecretString> {
+fn properties(reader: &mut Reader) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, setting) in reader.below(KAFKA_PROPERTIES) {
         let key = format!("{KAFKA_PROPERTIES}.{name}");
         match setting.raw.as_text() {
-            Some(text) => drop(properties.insert(name, SecretString::from(text))),
+            Some(text) => drop(properties.insert(name, text)),
             None => reader.refuse(&key, "must be one value, not a list"),
         }
     }
@@ -114,17 +122,12 @@ fn properties(reader: &mut Reader) -> BTreeMap<String, SecretString> {
             match line.split_once('=') {
                 _ if line.is_empty() || line.starts_with('#') => {}
                 Some((name, value)) => {
-                    properties.insert(name.trim().to_owned(), SecretString::from(value.trim()));
+                    properties.insert(name.trim().to_owned(), value.trim().to_owned());
                 }
                 None => {
                     reader.refuse("kafka.properties_file", format!("line {} of '{path}' is not name=value", number + 1))
                 }
             }
-        }
-    }
-    for (name, why) in REFUSED {
-        if properties.contains_key(name) {
-            reader.refuse(&format!("{KAFKA_PROPERTIES}.{name}"), format!("cannot be set: {why}"));
         }
     }
     properties

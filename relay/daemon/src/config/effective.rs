@@ -26,9 +26,9 @@ impl Effective {
         for key in KEYS {
             let (own_section, name) = key.name.rsplit_once('.').unwrap_or(("", key.name));
             let line = match self.0.get(key.name) {
-                Some(setting) => format!("{name} = {:<24} # {}", shown(key.name, &setting.raw), setting.origin),
+                Some(setting) => line(name, &shown(key.name, &setting.raw), &setting.origin.to_string()),
                 None if key.default.is_empty() => continue,
-                None => format!("{name} = {:<24} # default", key.default),
+                None => line(name, key.default, "default"),
             };
             if own_section != section {
                 section = own_section;
@@ -36,9 +36,6 @@ impl Effective {
             }
             out.push_str(&line);
             out.push('\n');
-            if key.name == "kafka.properties_file" {
-                continue;
-            }
         }
         self.properties(&mut out);
         self.routes(&mut out);
@@ -83,7 +80,8 @@ impl Effective {
         }
         for (name, setting) in all {
             let value = shown(&format!("{KAFKA_PROPERTIES}.{name}"), &setting.raw);
-            let _ = writeln!(out, "{} = {value:<24} # {}", quoted(name), setting.origin);
+            out.push_str(&line(&quoted(name), &value, &setting.origin.to_string()));
+            out.push('\n');
         }
     }
 
@@ -124,6 +122,11 @@ pub fn default_file() -> String {
          # [[route]]\n# match = \"*\"\n# sink = \"rabbitmq\"\n# exchange = \"amq.topic\"\n# routing_key = \"{topic}\"\n",
     );
     out
+}
+
+/// The source stands in a column of its own.
+fn line(name: &str, value: &str, origin: &str) -> String {
+    format!("{:<40} # {origin}", format!("{name} = {value}"))
 }
 
 fn shown(name: &str, raw: &Raw) -> String {

@@ -37,6 +37,12 @@ pub const KEYS: &[Key] = &[
         "\"strict\"",
         "strict: at most one unconfirmed row of a key; pipelined: faster for few keys, and a nack may swap two rows.",
     ),
+    key("rabbitmq.ca_file", "", "A PEM file with the certificate authorities to trust instead of the system's."),
+    key(
+        "rabbitmq.message_bytes_max",
+        "",
+        "The broker's max_message_size (bytes or \"16MiB\"), if it is not its default.",
+    ),
     key("kafka.brokers", "", "Kafka, as host:port,host:port. KAFKA_BROKERS sets it too."),
     key("kafka.properties_file", "", "A file of name=value lines for kafka.properties, for passwords."),
     key("lease.ttl_ms", "10000", "How long a lane stays owned after its owner was last heard of; at least 500."),

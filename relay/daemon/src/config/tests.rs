@@ -35,7 +35,7 @@ fn without_a_file_the_defaults_of_the_design_hold() {
     assert_eq!((settings.attempts_max, settings.attempts_min_age_ms), (20, 600_000));
     assert_eq!((settings.confirm_timeout_ms, settings.shutdown_grace_ms), (30_000, 20_000));
     assert_eq!(settings.retention_s, Some(7 * 86_400));
-    assert_eq!((settings.on_park, settings.fence), (OnPark::Continue, Fence::Local));
+    assert_eq!((settings.on_park, settings.fence), (settings::OnPark::Continue, Fence::Local));
     assert_eq!(relay.admin_listen.unwrap().to_string(), "127.0.0.1:9645");
     assert_eq!(relay.log, Log { format: LogFormat::Text, level: "info".to_owned() });
     assert_eq!(relay.routes.as_slice().len(), 1);
@@ -143,7 +143,10 @@ fn kafka_properties_pass_through_unless_they_break_a_promise() {
     let found = problems(&format!("{file}[[route]]\nmatch=\"*\"\nsink=\"kafka\"\n"), &environment);
     assert_eq!(
         found,
-        ["kafka.properties.acks (relay.toml): cannot be set: only a confirm of all in-sync replicas counts"]
+        [
+            "kafka.properties.acks (relay.toml): may not be set: it is always 'all': a record must not be confirmed before \
+          it is replicated"
+        ]
     );
     let shown = effective(&sources(&file.replace("acks = 1\n", ""), &environment, &[])).unwrap();
     let text = shown.to_toml();
