@@ -6,12 +6,13 @@ mod config;
 mod migrate;
 mod parked;
 mod run;
-pub mod status;
+mod status;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
+use crate::config::DatabaseOnly;
 use crate::exit::Outcome;
 use crate::logging;
 use crate::signals::Stop;
@@ -38,9 +39,14 @@ async fn once(cli: &Cli) -> Outcome<ExitCode> {
         Command::Completions { shell } => completions::completions(*shell, &mut out),
         Command::Man => completions::man(&mut out)?,
         Command::Config(arguments) => config::config(cli, arguments, form, &mut out)?,
-        Command::Migrate(arguments) => migrate::migrate(&database(cli)?, arguments, form, &mut out).await?,
-        Command::Status => status::status(&database(cli)?, form, &mut out).await?,
-        Command::Parked { action } => parked::parked(&database(cli)?, action, form, &mut out).await?,
+        Command::Migrate(arguments) => {
+            migrate::migrate(&configuration(cli)?.database, arguments, form, &mut out).await?
+        }
+        Command::Status => {
+            let DatabaseOnly { database, block_key, .. } = configuration(cli)?;
+            status::status(&database, block_key, form, &mut out).await?
+        }
+        Command::Parked { action } => parked::parked(&configuration(cli)?.database, action, form, &mut out).await?,
         Command::Check(_) => check::check(&cli.sources()?, form, &mut out).await?,
         Command::Run(_) => unreachable!("run is not a command that runs once"),
     };
@@ -51,8 +57,8 @@ async fn once(cli: &Cli) -> Outcome<ExitCode> {
     Ok(exit.into())
 }
 
-fn database(cli: &Cli) -> Outcome<crate::config::Database> {
+fn configuration(cli: &Cli) -> Outcome<DatabaseOnly> {
     let configuration = crate::config::for_database(&cli.sources()?)?;
     logging::start(&configuration.log)?;
-    Ok(configuration.database)
+    Ok(configuration)
 }

@@ -31,7 +31,7 @@ pub use database_url::Database;
 pub use effective::{Effective, default_file};
 pub use layers::Sources;
 pub use problem::ConfigurationError;
-pub use settings::{Fence, Settings};
+pub use settings::{Fence, OnPark, Settings};
 
 use layers::{Merged, merge};
 use reader::Reader;
@@ -56,6 +56,8 @@ pub struct Log {
 #[derive(Debug)]
 pub struct DatabaseOnly {
     pub database: Database,
+    /// `on_park = "block_key"`, which changes what counts as late.
+    pub block_key: bool,
     pub log: Log,
 }
 
@@ -79,9 +81,10 @@ pub fn for_database(sources: &Sources) -> Result<DatabaseOnly, ConfigurationErro
     let (mut reader, _) = start(sources);
     let database = database(&mut reader);
     let log = log(&mut reader);
-    let _ = (Settings::read(&mut reader), RouteTables::read(&mut reader), admin_listen(&mut reader));
+    let block_key = Settings::read(&mut reader).on_park == OnPark::BlockKey;
+    let _ = (RouteTables::read(&mut reader), admin_listen(&mut reader));
     let database = reader.finish(database)?;
-    database.map(|database| DatabaseOnly { database, log }).ok_or_else(|| ConfigurationError(Vec::new()))
+    database.map(|database| DatabaseOnly { database, block_key, log }).ok_or_else(|| ConfigurationError(Vec::new()))
 }
 
 /// The configuration of `run` and `check`.

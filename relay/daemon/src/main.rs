@@ -3,6 +3,7 @@
 //! Data goes to standard output, everything else to standard error.
 
 mod admin;
+mod backlog;
 mod cli;
 mod commands;
 mod config;

@@ -1,90 +1,152 @@
-//! The sampler: looks at the state of the outbox every few seconds on a connection of its own, so that the gauges
-//! say the truth while the send loop is stuck, and say that they are stale when the database is away.
+//! Samples the state of the outbox for the gauges, on a connection of its own and independent of the send loop.
+//!
+//! A sample that fails makes the gauges stale at once; the next one tries with a new connection. It also looks at the
+//! schema's version each time it connects, which is what readiness goes by. It decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
+use outbox_schema::{Schema, check_version};
+use tokio_postgres::{Client, Row};
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::commands::status::{COUNTS_SQL, OLDEST_SQL};
+use crate::backlog::{self, decoded};
 use crate::config::Database;
-use crate::database::{answered, connect, explain, reading};
-use crate::exit::Outcome;
+use crate::database::{answered, connect, reading};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::health::Readiness;
 use crate::metrics::{Metrics, StateSample};
 
-/// Between two looks.
+/// Between two samples.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Between two looks while the last one failed.
-const RETRY: Duration = Duration::from_secs(1);
-/// A sample older than this no longer counts, in milliseconds.
+
+/// A sample that is older than this says nothing any more.
 pub const STALE_AFTER_MS: u64 = 30_000;
-/// Counting stops here, so that a look at ten million rows costs no more than one at this many.
+
+/// Counting stops here: at 10 million rows a sample must stay cheap.
 const COUNT_MAX: i64 = 100_000;
 
-const HELD_SQL: &str = "
-    SELECT count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'parked'),
-           count(DISTINCT ordering_key) FILTER (WHERE state IN ('waiting', 'parked'))
-      FROM (SELECT state, ordering_key FROM outbox.held WHERE source = 'outbox' LIMIT $1) AS h";
+// Beyond the bound of counting the planner's own estimate is the better number. The age of other logins' transactions
+// is hidden from a role without pg_read_all_stats; no value is then better than a wrong one.
+const SIZES_SQL: &str = "
+    SELECT pg_total_relation_size('outbox.message')::int8,
+           coalesce(pg_stat_get_dead_tuples('outbox.message'::regclass), 0)::int8,
+           (SELECT greatest(reltuples, 0)::int8 FROM pg_class WHERE oid = 'outbox.message_unsent'::regclass),
+           (SELECT count(*) FROM (SELECT DISTINCT lane, ordering_key FROM (
+                SELECT lane, ordering_key FROM outbox.held
+                 WHERE source = 'outbox' AND state IN ('waiting', 'parked') AND ordering_key IS NOT NULL
+                 LIMIT $1) AS h) AS keys),
+           CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN coalesce((
+                SELECT extract(epoch FROM clock_timestamp() - min(started)) FROM (
+                    SELECT xact_start AS started FROM pg_stat_activity
+                     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+                    UNION ALL
+                    SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()) AS open
+           ), 0)::float8 END";
 
-const SERVER_SQL: &str = "
-    SELECT pg_total_relation_size('outbox.message'),
-           coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = 'outbox.message'::regclass), 0),
-           coalesce((SELECT extract(epoch FROM clock_timestamp() - min(xact_start)) FROM pg_stat_activity
-                      WHERE datname = current_database() AND pid <> pg_backend_pid()), 0)::float8";
+/// What a sampler needs and reports to.
+pub struct Sampler {
+    pub database: Database,
+    pub metrics: Arc<Metrics>,
+    pub readiness: Arc<Readiness>,
+    /// `on_park = "block_key"`.
+    pub block_key: bool,
+}
 
-/// Samples until stopped.
-pub async fn run(database: Database, metrics: Arc<Metrics>, readiness: Arc<Readiness>, stop: CancellationToken) {
-    loop {
-        let failed = tokio::select! {
-            () = stop.cancelled() => return,
-            sampled = series(&database, &metrics, &readiness) => sampled,
+impl Sampler {
+    /// Samples until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut timer = tokio::time::interval(INTERVAL);
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut client = None;
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = timer.tick() => {}
+            }
+            let sampled = tokio::select! {
+                () = stop.cancelled() => return,
+                sampled = self.run_once(client.take()) => sampled,
+            };
+            match sampled {
+                Ok(connected) => {
+                    client = Some(connected);
+                    if std::mem::take(&mut failing) {
+                        debug!("the state of the outbox is sampled again");
+                    }
+                }
+                Err(failure) => {
+                    self.metrics.state.stale();
+                    self.readiness.sampled(false);
+                    // Once an outage: the relay itself tells of it as well.
+                    if !std::mem::replace(&mut failing, true) {
+                        warn!(error = %failure, "cannot sample the state of the outbox");
+                    }
+                }
+            }
+        }
+    }
+
+    /// One sample; gives back the connection for the next one.
+    async fn run_once(&self, client: Option<Client>) -> Outcome<Client> {
+        let mut client = match client.filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => {
+                let client = connect(&self.database).await?;
+                let verdict = check_version(&client, Schema::Outbox).await;
+                let verdict = verdict.map_err(|error| Failure::new(Exit::Configuration, error))?;
+                self.readiness.schema(if verdict.is_usable() { Ok(()) } else { Err(verdict.to_string()) });
+                client
+            }
         };
-        if let Err(failure) = failed {
-            debug!(error = %failure, "cannot sample the outbox");
-        }
-        metrics.state.stale();
-        readiness.sampled(false);
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(RETRY) => {}
-        }
+        let sample = self.sample(&mut client).await?;
+        self.metrics.state.sample(sample);
+        self.readiness.sampled(true);
+        Ok(client)
+    }
+
+    async fn sample(&self, client: &mut Client) -> Outcome<StateSample> {
+        let transaction = reading(client).await?;
+        let counts = backlog::counts(&transaction, COUNT_MAX).await?;
+        let oldest_pending_age_seconds = backlog::oldest_seconds(&transaction, self.block_key).await?;
+        let parameters = [(&COUNT_MAX as _, tokio_postgres::types::Type::INT8)];
+        let rows = answered("cannot read sizes", transaction.query_typed(SIZES_SQL, &parameters)).await?;
+        let sizes = decoded(&rows, Sizes::decode)?.into_iter().next().unwrap_or_default();
+        answered("COMMIT", transaction.commit()).await?;
+        let pending = if counts.due < COUNT_MAX { counts.pending() } else { counts.pending().max(sizes.unsent) };
+        let whole = |number: i64| u64::try_from(number).unwrap_or(0);
+        Ok(StateSample {
+            pending_messages: whole(pending),
+            oldest_pending_age_seconds,
+            held_waiting: whole(counts.waiting),
+            held_parked: whole(counts.parked),
+            held_keys: whole(sizes.keys),
+            table_bytes: whole(sizes.bytes),
+            dead_tuples: whole(sizes.dead),
+            oldest_transaction_age_seconds: sizes.oldest_transaction,
+        })
     }
 }
 
-/// Samples on one connection until it fails.
-async fn series(database: &Database, metrics: &Metrics, readiness: &Readiness) -> Outcome<()> {
-    let mut client = connect(database).await?;
-    loop {
-        let sample = run_once(&mut client).await?;
-        metrics.state.sample(sample);
-        readiness.sampled(true);
-        tokio::time::sleep(INTERVAL).await;
-    }
+#[derive(Default)]
+struct Sizes {
+    bytes: i64,
+    dead: i64,
+    unsent: i64,
+    keys: i64,
+    oldest_transaction: Option<f64>,
 }
 
-/// One look, in one snapshot.
-async fn run_once(client: &mut tokio_postgres::Client) -> Outcome<StateSample> {
-    let what = "cannot sample the outbox";
-    let wrong = |error| explain(what, error);
-    let number = |value: i64| u64::try_from(value).unwrap_or(0);
-    let transaction = reading(client).await?;
-    let limited = [(&COUNT_MAX as _, Type::INT8)];
-    let counts = answered(what, transaction.query_typed_one(COUNTS_SQL, &limited)).await?;
-    let held = answered(what, transaction.query_typed_one(HELD_SQL, &limited)).await?;
-    let oldest = answered(what, transaction.query_typed_one(OLDEST_SQL, &[])).await?;
-    let server = answered(what, transaction.query_typed_one(SERVER_SQL, &[])).await?;
-    let (due, all_held): (i64, i64) = (counts.try_get(0).map_err(wrong)?, counts.try_get(2).map_err(wrong)?);
-    Ok(StateSample {
-        pending_messages: number(due.saturating_sub(all_held)),
-        oldest_pending_age_seconds: oldest.try_get::<_, f64>(0).map_err(wrong)?.max(0.0),
-        held_waiting: number(held.try_get(0).map_err(wrong)?),
-        held_parked: number(held.try_get(1).map_err(wrong)?),
-        held_keys: number(held.try_get(2).map_err(wrong)?),
-        table_bytes: number(server.try_get(0).map_err(wrong)?),
-        dead_tuples: number(server.try_get(1).map_err(wrong)?),
-        oldest_transaction_age_seconds: server.try_get::<_, f64>(2).map_err(wrong)?.max(0.0),
-    })
+impl Sizes {
+    fn decode(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        Ok(Self {
+            bytes: row.try_get(0)?,
+            dead: row.try_get(1)?,
+            unsent: row.try_get(2)?,
+            keys: row.try_get(3)?,
+            oldest_transaction: row.try_get(4)?,
+        })
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Backoff, BackoffPolicy, DatabaseLink, Finish, Link, Observer, Relay, Shared, Sink, Sinks};
+use outbox_core::{Backoff, BackoffPolicy, DatabaseLink, Finish, Link, Observer, OnPark, Relay, Shared, Sink, Sinks};
 use outbox_postgres::{PostgresConfig, PostgresSource};
 use outbox_schema::{Schema, check_version};
 use tokio_util::sync::CancellationToken;
@@ -15,8 +15,9 @@ use crate::database::connect;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::health::{Progress, Readiness};
 use crate::metrics::Metrics;
+use crate::sampler::{self, Sampler};
 use crate::signals::Stop;
-use crate::{cli, logging, publishers, sampler};
+use crate::{cli, logging, publishers};
 
 /// The longest silence of a loop that is alive: longer than any statement's deadline.
 const SILENCE_MAX_MS: u64 = 60_000;
@@ -102,7 +103,7 @@ impl Parts {
             finish = &mut running => Ok(finish),
             failure = refused(&shared) => Err(failure),
             () = tokio::time::sleep(timeout), if arguments.drain => {
-                Err(undrained(&configuration.database, timeout).await)
+                Err(undrained(&configuration.database, &shared, timeout).await)
             }
             () = stop.cancelled() => {
                 self.readiness.stopping();
@@ -158,8 +159,13 @@ impl Parts {
         database: &config::Database,
         end: &CancellationToken,
     ) -> Vec<tokio::task::JoinHandle<()>> {
-        let sampling = sampler::run(database.clone(), self.metrics.clone(), self.readiness.clone(), end.clone());
-        let mut helpers = vec![tokio::spawn(sampling)];
+        let sampler = Sampler {
+            database: database.clone(),
+            metrics: self.metrics.clone(),
+            readiness: self.readiness.clone(),
+            block_key: shared.settings.on_park == OnPark::BlockKey,
+        };
+        let mut helpers = vec![tokio::spawn(sampler.run(end.clone()))];
         for (sink, mut link) in shared.sinks.links() {
             let readiness = self.readiness.clone();
             helpers.push(tokio::spawn(async move {
@@ -217,9 +223,9 @@ async fn refused(shared: &Shared) -> Failure {
 }
 
 /// A drain that took too long says what is left.
-async fn undrained(database: &config::Database, timeout: Duration) -> Failure {
+async fn undrained(database: &config::Database, shared: &Shared, timeout: Duration) -> Failure {
     let seconds = timeout.as_secs();
-    let left = match super::status::remaining(database).await {
+    let left = match super::status::remaining(database, shared.settings.on_park == OnPark::BlockKey).await {
         Ok(left) => left,
         Err(failure) => format!("what remains cannot be counted: {failure}"),
     };

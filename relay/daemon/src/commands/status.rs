@@ -1,17 +1,17 @@
 //! `status`: what waits, since when and why, and who owns what, from one snapshot and at a bounded cost.
 //!
 //! Everything a relay reports it reports of the database, so this works with and without one.
-//! Counts stop at a bound and say so; the oldest age comes from the head of each lane's index and not from a scan.
+//! Counts stop at a bound and say so (`backlog`).
 
 use std::io::Write;
 
 use serde::Serialize;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use crate::backlog::{self, decoded};
 use crate::cli::Output;
 use crate::config::Database;
-use crate::database::{answered, connect, explain, reading};
+use crate::database::{answered, connect, reading};
 use crate::exit::{Exit, Outcome};
 use crate::output::{self, printable};
 
@@ -98,40 +98,6 @@ const RELAYS_SQL: &str = "
 
 const MAY_READ_SQL: &str = "SELECT has_column_privilege('outbox.message', 'sent_at', 'SELECT')";
 
-// Held rows are unsent rows too, so what is pending is the difference. Each part uses its own partial index.
-pub const COUNTS_SQL: &str = "
-    SELECT (SELECT count(*) FROM (
-               (SELECT 1 FROM outbox.message WHERE sent_at IS NULL AND available_at IS NULL LIMIT $1)
-               UNION ALL
-               (SELECT 1 FROM outbox.message WHERE sent_at IS NULL AND available_at <= clock_timestamp() LIMIT $1)
-           ) AS due),
-           (SELECT count(*) FROM (
-               SELECT 1 FROM outbox.message WHERE sent_at IS NULL AND available_at > clock_timestamp() LIMIT $1
-           ) AS later),
-           (SELECT count(*) FROM (SELECT 1 FROM outbox.held WHERE source = 'outbox' LIMIT $1) AS h)";
-
-// The lowest seq of a lane is its oldest row near enough: number and created_at are taken in the same moment.
-pub const OLDEST_SQL: &str = "
-    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(head.since)), 0)::float8
-      FROM generate_series(0, 15) AS l(lane)
-     CROSS JOIN LATERAL (
-           (SELECT m.created_at AS since
-              FROM outbox.message AS m
-             WHERE m.lane = l.lane::smallint AND m.sent_at IS NULL AND m.available_at IS NULL
-               AND NOT EXISTS (SELECT FROM outbox.held AS h
-                                WHERE h.source = 'outbox' AND h.row_id = m.seq::text
-                                  AND h.state IN ('parked', 'discarded'))
-             ORDER BY m.seq LIMIT 1)
-           UNION ALL
-           (SELECT greatest(m.created_at, m.available_at)
-              FROM outbox.message AS m
-             WHERE m.lane = l.lane::smallint AND m.sent_at IS NULL AND m.available_at <= clock_timestamp()
-               AND NOT EXISTS (SELECT FROM outbox.held AS h
-                                WHERE h.source = 'outbox' AND h.row_id = m.seq::text
-                                  AND h.state IN ('parked', 'discarded'))
-             ORDER BY m.available_at LIMIT 1)
-     ) AS head";
-
 const TOPICS_SQL: &str = "
     SELECT topic, count(*) FROM (
         (SELECT topic FROM outbox.message WHERE sent_at IS NULL AND available_at IS NULL LIMIT $1)
@@ -140,8 +106,8 @@ const TOPICS_SQL: &str = "
     ) AS due GROUP BY topic ORDER BY 2 DESC, 1 LIMIT $2";
 
 /// Asks and prints.
-pub async fn status(database: &Database, form: Output, out: &mut Vec<u8>) -> Outcome<Exit> {
-    let status = ask(database).await?;
+pub async fn status(database: &Database, block_key: bool, form: Output, out: &mut Vec<u8>) -> Outcome<Exit> {
+    let status = ask(database, block_key).await?;
     match form {
         Output::Json => output::json(out, &status)?,
         Output::Text => text(out, &status)?,
@@ -149,7 +115,7 @@ pub async fn status(database: &Database, form: Output, out: &mut Vec<u8>) -> Out
     Ok(Exit::Done)
 }
 
-async fn ask(database: &Database) -> Outcome<Status> {
+async fn ask(database: &Database, block_key: bool) -> Outcome<Status> {
     let mut client = connect(database).await?;
     let transaction = reading(&mut client).await?;
     let what = "cannot read the outbox";
@@ -185,44 +151,34 @@ async fn ask(database: &Database) -> Outcome<Status> {
     })?;
     let may_read = answered(what, transaction.query_typed(MAY_READ_SQL, &[])).await?;
     let may_read = decoded(&may_read, |row| row.try_get::<_, bool>(0))?.first() == Some(&true);
-    let backlog = if may_read { Some(backlog(&transaction).await?) } else { None };
+    let backlog = if may_read { Some(backlog(&transaction, block_key).await?) } else { None };
     let parked_messages = held.iter().filter(|held| held.state == "parked").map(|held| held.messages).sum();
     Ok(Status { backlog, held, parked_messages, lanes, relays })
 }
 
-async fn backlog(transaction: &tokio_postgres::Transaction<'_>) -> Outcome<Backlog> {
-    let what = "cannot count the outbox";
-    let counts = answered(what, transaction.query_typed(COUNTS_SQL, &[(&COUNT_MAX as _, Type::INT8)])).await?;
-    let counts =
-        decoded(&counts, |row| Ok((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?, row.try_get::<_, i64>(2)?)))?;
-    let (due, delayed_messages, held) = counts.first().copied().unwrap_or_default();
-    let oldest = answered(what, transaction.query_typed(OLDEST_SQL, &[])).await?;
-    let oldest = decoded(&oldest, |row| row.try_get::<_, f64>(0))?;
+async fn backlog(transaction: &tokio_postgres::Transaction<'_>, block_key: bool) -> Outcome<Backlog> {
+    let counts = backlog::counts(transaction, COUNT_MAX).await?;
+    let oldest_pending_age_seconds = backlog::oldest_seconds(transaction, block_key).await?;
     let parameters = [(&TOPIC_SAMPLE_MAX as _, Type::INT8), (&TOPICS_MAX as _, Type::INT8)];
-    let topics = answered(what, transaction.query_typed(TOPICS_SQL, &parameters)).await?;
+    let topics = answered("cannot count by topic", transaction.query_typed(TOPICS_SQL, &parameters)).await?;
     let topics = decoded(&topics, |row| Ok(Topic { topic: row.try_get(0)?, unsent_messages: row.try_get(1)? }))?;
     Ok(Backlog {
-        pending_messages: (due - held).max(0),
-        pending_is_lower_bound: due >= COUNT_MAX,
-        delayed_messages,
-        oldest_pending_age_seconds: oldest.first().copied().unwrap_or_default().max(0.0),
+        pending_messages: counts.pending(),
+        pending_is_lower_bound: counts.due >= COUNT_MAX,
+        delayed_messages: counts.delayed,
+        oldest_pending_age_seconds,
         topics,
-        topics_sampled_messages: due.min(TOPIC_SAMPLE_MAX),
+        topics_sampled_messages: counts.due.min(TOPIC_SAMPLE_MAX),
     })
 }
 
 /// What a drain left, by reason, in one line.
-pub async fn remaining(database: &Database) -> Outcome<String> {
-    let status = ask(database).await?;
+pub async fn remaining(database: &Database, block_key: bool) -> Outcome<String> {
+    let status = ask(database, block_key).await?;
     let pending = status.backlog.as_ref().map_or(0, |backlog| backlog.pending_messages);
     let mut left = vec![format!("{pending} pending")];
     left.extend(status.held.iter().map(|held| format!("{} {} ({})", held.messages, held.state, held.reason)));
     Ok(format!("what remains: {}", left.join(", ")))
-}
-
-fn decoded<T>(rows: &[Row], decode: impl Fn(&Row) -> Result<T, tokio_postgres::Error>) -> Outcome<Vec<T>> {
-    let all: Result<Vec<T>, _> = rows.iter().map(decode).collect();
-    all.map_err(|error| explain("the outbox has an unexpected form", error))
 }
 
 fn text(out: &mut impl Write, status: &Status) -> Outcome<()> {

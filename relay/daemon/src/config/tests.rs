@@ -35,7 +35,7 @@ fn without_a_file_the_defaults_of_the_design_hold() {
     assert_eq!((settings.attempts_max, settings.attempts_min_age_ms), (20, 600_000));
     assert_eq!((settings.confirm_timeout_ms, settings.shutdown_grace_ms), (30_000, 20_000));
     assert_eq!(settings.retention_s, Some(7 * 86_400));
-    assert_eq!((settings.on_park, settings.fence), (settings::OnPark::Continue, Fence::Local));
+    assert_eq!((settings.on_park, settings.fence), (OnPark::Continue, Fence::Local));
     assert_eq!(relay.admin_listen.unwrap().to_string(), "127.0.0.1:9645");
     assert_eq!(relay.log, Log { format: LogFormat::Text, level: "info".to_owned() });
     assert_eq!(relay.routes.as_slice().len(), 1);

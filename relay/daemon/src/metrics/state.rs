@@ -25,7 +25,8 @@ pub struct StateSample {
     pub held_keys: u64,
     pub table_bytes: u64,
     pub dead_tuples: u64,
-    pub oldest_transaction_age_seconds: f64,
+    /// `None` where this login may not see other logins' transactions.
+    pub oldest_transaction_age_seconds: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,10 +126,11 @@ impl State {
         inner.held_keys.set(sample.held_keys as f64);
         inner.table_bytes.set(sample.table_bytes as f64);
         inner.dead_tuples.set(sample.dead_tuples as f64);
-        inner.oldest_transaction.set(sample.oldest_transaction_age_seconds);
-        for gauge in
-            [&inner.pending, &inner.held_keys, &inner.table_bytes, &inner.dead_tuples, &inner.oldest_transaction]
-        {
+        if let Some(age) = sample.oldest_transaction_age_seconds {
+            inner.oldest_transaction.set(age);
+            families.extend(inner.oldest_transaction.collect());
+        }
+        for gauge in [&inner.pending, &inner.held_keys, &inner.table_bytes, &inner.dead_tuples] {
             families.extend(gauge.collect());
         }
         families.extend(inner.held.collect());
