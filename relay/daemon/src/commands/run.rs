@@ -82,9 +82,15 @@ impl Parts {
         arguments: &cli::Run,
         stop: &CancellationToken,
     ) -> Outcome<Exit> {
+        let timeout = Duration::from_secs(arguments.drain_timeout);
+        let deadline = tokio::time::Instant::now() + timeout;
         tokio::select! {
             () = stop.cancelled() => return Ok(Exit::Done),
             preflight = self.preflight(&configuration.database) => preflight?,
+            () = tokio::time::sleep_until(deadline), if arguments.drain => {
+                let text = format!("not drained within {} s; the database is away", timeout.as_secs());
+                return Err(Failure::text(Exit::Failed, text));
+            }
         }
         let observer: Arc<dyn Observer> = self.metrics.flow.clone();
         let publishers = publishers::start(&configuration.brokers, &observer)?;
@@ -98,11 +104,10 @@ impl Parts {
         let helpers = self.helpers(&shared, &configuration.database, &end);
         let relay = Relay::new(Arc::new(source), shared.clone(), arguments.drain);
         let mut running = std::pin::pin!(relay.run(end.clone()));
-        let timeout = Duration::from_secs(arguments.drain_timeout);
         let outcome = tokio::select! {
             finish = &mut running => Ok(finish),
             failure = refused(&shared) => Err(failure),
-            () = tokio::time::sleep(timeout), if arguments.drain => {
+            () = tokio::time::sleep_until(deadline), if arguments.drain => {
                 Err(undrained(&configuration.database, &shared, timeout).await)
             }
             () = stop.cancelled() => {
