@@ -85,7 +85,8 @@ fi
 mkdir -p "$TARGET_DIR/embedded-postgres"
 (
     flock 9
-    can_run "$home" 2>/dev/null || fetch
+    # Through the link itself the other user might not get.
+    can_run "$(readlink -m "$home")" 2>/dev/null || fetch
 ) 9>"$TARGET_DIR/.embedded-postgres.lock"
 bin="$(readlink -f "$home")/bin"
 if [ "$#" -eq 0 ]; then
