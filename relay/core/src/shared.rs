@@ -32,6 +32,8 @@ pub struct Shared {
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) memory: Memory,
     pub(crate) board: Board,
+    /// Set once the sinks were told to stop; true when all of them have.
+    sinks_stopped: Mutex<Option<watch::Receiver<bool>>>,
 }
 
 impl Shared {
@@ -54,6 +56,7 @@ impl Shared {
             in_flight,
             memory,
             board: Board::default(),
+            sinks_stopped: Mutex::new(None),
         }
     }
 
@@ -63,6 +66,24 @@ impl Shared {
 
     pub(crate) fn block_key(&self) -> bool {
         self.settings.on_park == OnPark::BlockKey
+    }
+
+    /// Tells every sink to stop, once. Each stops in a task of its own, so that nobody who only waits for it can
+    /// cut it short. Wait with `wait_for`.
+    pub(crate) fn stop_sinks(&self) -> watch::Receiver<bool> {
+        let mut stopped = self.sinks_stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        stopped
+            .get_or_insert_with(|| {
+                let (sender, receiver) = watch::channel(false);
+                let grace_ms = self.settings.shutdown_grace_ms;
+                let publishers = self.sinks.all().to_vec();
+                tokio::spawn(async move {
+                    futures_util::future::join_all(publishers.iter().map(|publisher| publisher.stop(grace_ms))).await;
+                    sender.send_replace(true);
+                });
+                receiver
+            })
+            .clone()
     }
 
     /// Breaker names of brokers that take nothing now.

@@ -1,6 +1,7 @@
 //! What a delivery report means for its row, for its topic and for its producer.
 //!
-//! Nobody is blamed on suspicion: a refusal that a whole batch met is the row's own only if the row was alone.
+//! Nobody is blamed on suspicion: a refusal is the row's own only if the row was alone. Brokers say "invalid
+//! record" to a whole batch with one culprit in it, and librdkafka passes that on to every row.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,7 +35,6 @@ pub(crate) fn judge(code: RDKafkaErrorCode, alone: bool, topic: &str) -> (Outcom
     let unknown = |text: &str| Outcome::Unknown { detail: format!("{text} ({code})") };
     let away = |detail: String| Outcome::AddressAway { scope: Scope::Destination, reason: Reason::NoTopic, detail };
     let crowded = || unknown("its batch was refused; it goes again by itself, so that the culprit shows");
-    let own = if alone { Effect::None } else { Effect::Crowded };
     match code {
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::UnknownTopicId => {
             (away(topics::missing(topic)), Effect::Gone)
@@ -44,8 +44,6 @@ pub(crate) fn judge(code: RDKafkaErrorCode, alone: bool, topic: &str) -> (Outcom
             (Outcome::Impossible { reason: Reason::Size, detail: too_large(topic) }, Effect::None)
         }
         Code::InvalidDifferentRecord => (crowded(), Effect::Crowded),
-        // The broker named this very record, so its neighbours' presence does not matter.
-        Code::InvalidRecord => (rejected(code), own),
         Code::OutOfOrderSequenceNumber
         | Code::UnknownProducerId
         | Code::InvalidProducerEpoch
@@ -138,7 +136,9 @@ mod tests {
 
     #[test]
     fn a_refused_batch_blames_a_row_only_when_it_was_alone() {
-        for code in [RDKafkaErrorCode::MessageSizeTooLarge, RDKafkaErrorCode::PolicyViolation] {
+        for code in
+            [RDKafkaErrorCode::MessageSizeTooLarge, RDKafkaErrorCode::PolicyViolation, RDKafkaErrorCode::InvalidRecord]
+        {
             let (outcome, effect) = judge(code, false, "t");
             assert!(matches!(outcome, Outcome::Unknown { .. }), "{code:?}");
             assert_eq!(effect, Effect::Crowded);

@@ -1,4 +1,10 @@
-//! One idempotent producer from its making to its end.
+//! One pair of idempotent producers from its making to its end.
+//!
+//! Two, because a refused batch leaves a gap that librdkafka would close by writing what lies behind it: the order
+//! of keys is lost before anybody hears of the refusal. The *swift* producer has `enable.gapless.guarantee` and
+//! stops at a gap instead. It would stop for every topic, so whatever is likely to be refused (the first row of a
+//! topic, suspects, oversize rows) goes through the *lone* producer, one row of a topic at a time. Rows of one
+//! topic are never in flight at both.
 //!
 //! `destroy` returns only when librdkafka's threads and connections are gone: what the next producer sends can then
 //! not be overtaken by something that this one still had in its queues. Bytes that the kernel already took may
@@ -10,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outbox_core::{Millis, Outgoing, Timestamp};
+use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
@@ -25,10 +32,33 @@ const PURGE_MS: u64 = 1_000;
 const POLL_MS: u64 = 100;
 
 pub(crate) struct Line {
-    producer: Arc<BaseProducer<Reports>>,
+    swift: Polled,
+    lone: Polled,
     flight: Arc<Mutex<Flight>>,
     stopping: Arc<AtomicBool>,
+}
+
+/// A producer and the thread that serves its reports.
+struct Polled {
+    producer: Arc<BaseProducer<Reports>>,
     poller: JoinHandle<()>,
+}
+
+impl Polled {
+    fn open(config: &ClientConfig, reports: Reports, stopping: &Arc<AtomicBool>) -> Result<Self, ConfigError> {
+        let producer: BaseProducer<Reports> = config.create_with_context(reports).map_err(ConfigError::from_kafka)?;
+        let producer = Arc::new(producer);
+        let (polled, stopping) = (Arc::clone(&producer), Arc::clone(stopping));
+        let poller = std::thread::Builder::new()
+            .name("kafka-reports".to_owned())
+            .spawn(move || {
+                while !stopping.load(Ordering::Acquire) {
+                    polled.poll(Duration::from_millis(POLL_MS));
+                }
+            })
+            .map_err(|error| ConfigError::Thread { detail: error.to_string() })?;
+        Ok(Self { producer, poller })
+    }
 }
 
 /// A row on its way into librdkafka.
@@ -42,23 +72,16 @@ pub(crate) struct Passenger {
 impl Line {
     pub fn open(settings: &Settings, generation: u64, inbox: &Arc<Inbox>) -> Result<Self, ConfigError> {
         let flight = Arc::new(Mutex::new(Flight::default()));
-        let reports = Reports { generation, inbox: Arc::clone(inbox), flight: Arc::clone(&flight) };
-        let producer: BaseProducer<Reports> =
-            settings.producer.create_with_context(reports).map_err(ConfigError::from_kafka)?;
-        let producer = Arc::new(producer);
+        let reports = || Reports { generation, inbox: Arc::clone(inbox), flight: Arc::clone(&flight) };
         let stopping = Arc::new(AtomicBool::new(false));
-        let poller = {
-            let (producer, stopping) = (Arc::clone(&producer), Arc::clone(&stopping));
-            std::thread::Builder::new()
-                .name("kafka-reports".to_owned())
-                .spawn(move || {
-                    while !stopping.load(Ordering::Acquire) {
-                        producer.poll(Duration::from_millis(POLL_MS));
-                    }
-                })
-                .map_err(|error| ConfigError::Thread { detail: error.to_string() })?
-        };
-        Ok(Self { producer, flight, stopping, poller })
+        let lone = Polled::open(&settings.producer, reports(), &stopping)?;
+        let mut gapless = settings.producer.clone();
+        gapless.set("enable.gapless.guarantee", "true");
+        let swift = Polled::open(&gapless, reports(), &stopping).inspect_err(|_| {
+            // The poller of the first must not go on for ever.
+            stopping.store(true, Ordering::Release);
+        })?;
+        Ok(Self { swift, lone, flight, stopping })
     }
 
     /// Gives a row to librdkafka, or gives it back with the reason.
@@ -76,7 +99,8 @@ impl Line {
         if let Some(at) = timestamp(row.due_at()) {
             record = record.timestamp(at);
         }
-        let Err((error, _)) = self.producer.send(record) else {
+        let through = if alone { &self.lone } else { &self.swift };
+        let Err((error, _)) = through.producer.send(record) else {
             return Ok(());
         };
         let code = match error {
@@ -112,27 +136,31 @@ impl Line {
 
     /// Makes librdkafka look again at a topic that it believes to be missing.
     pub fn look_again(&self, topic: &str, timeout_ms: u64) {
-        // Its answer is not needed: what matters is that librdkafka has read it.
-        let _ = self.producer.client().fetch_metadata(Some(topic), Duration::from_millis(timeout_ms));
+        for polled in self.both() {
+            // The answer is not needed: what matters is that librdkafka has read it.
+            let _ = polled.producer.client().fetch_metadata(Some(topic), Duration::from_millis(timeout_ms));
+        }
     }
 
-    /// The fatal error that ended this producer, if one did.
+    /// The fatal error that ended a producer, if one did.
     pub fn fatal(&self) -> Option<(RDKafkaErrorCode, String)> {
-        self.producer.client().fatal_error()
+        self.both().iter().find_map(|polled| polled.producer.client().fatal_error())
     }
 
     /// Lets records that linger leave at once.
     pub fn hurry(&self) {
-        // "Timed out" only says that some are still on their way.
-        let _ = self.producer.flush(Duration::ZERO);
+        for polled in self.both() {
+            // "Timed out" only says that some are still on their way.
+            let _ = polled.producer.flush(Duration::ZERO);
+        }
     }
 
     /// Takes everything out of librdkafka and gives back the rows that had no report.
     pub fn purge(&self) -> Vec<InFlight> {
-        self.producer.purge(PurgeConfig::default().queue().inflight());
+        self.both().iter().for_each(|polled| polled.producer.purge(PurgeConfig::default().queue().inflight()));
         let until = Instant::now() + Duration::from_millis(PURGE_MS);
         while !self.is_empty() && Instant::now() < until {
-            self.producer.poll(Duration::from_millis(5));
+            self.both().iter().for_each(|polled| polled.producer.poll(Duration::from_millis(5)));
         }
         self.flight().drain()
     }
@@ -140,9 +168,15 @@ impl Line {
     /// Ends librdkafka's threads and connections. May take as long as a look-up of a host's name.
     pub fn destroy(self) {
         self.stopping.store(true, Ordering::Release);
-        // A poller that panicked has dropped its producer too.
-        let _ = self.poller.join();
-        drop(self.producer);
+        for Polled { producer, poller } in [self.swift, self.lone] {
+            // A poller that panicked has dropped its producer too.
+            let _ = poller.join();
+            drop(producer);
+        }
+    }
+
+    const fn both(&self) -> [&Polled; 2] {
+        [&self.swift, &self.lone]
     }
 
     fn flight(&self) -> MutexGuard<'_, Flight> {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use outbox_core::{Outcome, Reason, Row};
+use outbox_core::{Address, KeyOrder, Outcome, Publisher as _, Reason, Row, Sink};
 use outbox_kafka::KafkaConfig;
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use crate::kit::{self, Bed};
 
@@ -143,4 +145,61 @@ async fn a_limit_that_was_lowered_blames_nobody_else() {
     kit::in_order(&messages);
     let arrived: std::collections::HashSet<i64> = messages.iter().map(kit::seq).collect();
     assert_eq!(arrived.len(), rows.len());
+}
+
+/// The mock cluster describes no topics, like a cluster that does not let us see their limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_limit_cannot_be_seen_a_refused_batch_goes_row_by_row() {
+    let cluster = MockCluster::new(1).unwrap();
+    let (brokers, topic) = (cluster.bootstrap_servers(), "unseen");
+    cluster.create_topic(topic, 1, 1).unwrap();
+    let mut bed = Bed::up(KafkaConfig::new(&brokers)).await;
+    kit::all_confirmed(&bed.publish_all(&[sized(0, topic, 10, Some("k"))]).await);
+    let address = Address { sink: Sink::Kafka, destination: topic.to_owned(), routing_key: String::new() };
+    assert_eq!(bed.publisher.order(&address), KeyOrder::Strict, "later rows of a key must not overtake");
+
+    let refusal = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE];
+    cluster.request_errors(RDKafkaApiKey::Produce, &refusal);
+    let rows: Vec<_> = (1..=200).map(|seq| sized(seq, topic, 10, Some(&format!("key-{seq}")))).collect();
+    let outcomes = bed.publish_all(&rows).await;
+    let unknown = |outcome: &Outcome| matches!(outcome, Outcome::Unknown { .. });
+    assert!(outcomes.values().any(unknown), "the refused batch blames nobody");
+    assert!(outcomes.values().all(|outcome| unknown(outcome) || *outcome == Outcome::Confirmed));
+
+    let left: Vec<_> = rows.into_iter().filter(|row| outcomes[&row.id.seq] != Outcome::Confirmed).collect();
+    cluster.request_errors(RDKafkaApiKey::Produce, &refusal);
+    let outcomes = bed.publish_all(&left).await;
+    let parked = |outcome: &&Outcome| matches!(outcome, Outcome::Impossible { reason: Reason::Size, .. });
+    assert_eq!(outcomes.values().filter(parked).count(), 1, "now the culprit is alone");
+    assert_eq!(outcomes.values().filter(|outcome| **outcome == Outcome::Confirmed).count(), left.len() - 1);
+}
+
+/// A compacted topic refuses records without a key, and with such a record its whole batch, while the batches
+/// behind it are in flight already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_batch_in_the_middle_of_others_inverts_no_key() {
+    let Some(brokers) = kit::brokers() else { return };
+    let topic = kit::unique("compacted");
+    kit::create_topic(&brokers, &topic, 1, &[("cleanup.policy", "compact")]).await;
+    let mut config = KafkaConfig::new(&brokers);
+    config.properties.insert("batch.num.messages".to_owned(), "50".to_owned());
+    let mut bed = Bed::up(config).await;
+    kit::all_confirmed(&bed.publish_all(&[sized(0, &topic, 10, Some("k0"))]).await);
+    let key = |seq: i64| if seq == 500 { None } else { Some(format!("k{}", seq % 5)) };
+    let rows: Vec<_> = (1..=2_000).map(|seq| sized(seq, &topic, 100, key(seq).as_deref())).collect();
+    let outcomes = bed.publish_all(&rows).await;
+    let parked = |outcome: &Outcome| matches!(outcome, Outcome::Failed { .. } | Outcome::Impossible { .. });
+    assert!(!outcomes.values().any(parked), "nobody is blamed while the culprit has neighbours");
+    bed.wait_link("up", outbox_core::Link::is_up).await;
+    let left: Vec<_> = rows.into_iter().filter(|row| outcomes[&row.id.seq] != Outcome::Confirmed).collect();
+    // The core would send a row of a key again only after the earlier ones: the second pass must see no other fault.
+    let outcomes = bed.publish_all(&left).await;
+    let rejected = |outcome: &Outcome| matches!(outcome, Outcome::Failed { reason: Reason::Rejected, .. });
+    for (seq, outcome) in &outcomes {
+        assert!(if *seq == 500 { rejected(outcome) } else { *outcome == Outcome::Confirmed }, "row {seq}: {outcome:?}");
+    }
+    let messages = kit::read(&brokers, &topic);
+    kit::in_order(&messages);
+    let arrived: std::collections::HashSet<i64> = messages.iter().map(kit::seq).collect();
+    assert_eq!(arrived.len(), 2_000);
 }

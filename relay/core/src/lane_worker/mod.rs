@@ -143,10 +143,11 @@ impl<S: Session> LaneWorker<S> {
         let mut links = self.shared.link_changes.subscribe();
         let mut answers = Vec::with_capacity(ANSWERS_MAX);
         let end = loop {
+            // Publishing may leave rows to hold, so the turn with the database comes after it.
+            let blocked = self.publish();
             if self.turn.is_none() {
                 self.turn = self.start_turn();
             }
-            let blocked = self.publish();
             if self.mark().is_err() {
                 break End::Lost(SourceError::Lost("the marking task ended".to_owned()));
             }

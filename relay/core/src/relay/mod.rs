@@ -24,6 +24,9 @@ use crate::source::{DrainGoal, Source, SourceError};
 /// Between two tries to reach the database.
 const RECONNECT: BackoffPolicy = BackoffPolicy { initial_ms: 100, max_ms: 5_000 };
 
+/// What sinks get on top of the grace to answer for what they have.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// Why the relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
@@ -94,9 +97,9 @@ impl<S: Source> Relay<S> {
                 () = tokio::time::sleep(wait) => {}
             }
         };
-        for publisher in self.shared.sinks.all() {
-            publisher.stop(self.shared.settings.shutdown_grace_ms).await;
-        }
+        let grace = Duration::from_millis(self.shared.settings.shutdown_grace_ms) + LAST_WORDS;
+        // A sink that does not end in time leaves rows unsent; they go again with the same id.
+        let _ = tokio::time::timeout(grace, self.shared.stop_sinks().wait_for(|stopped| *stopped)).await;
         links.abort();
         finish
     }

@@ -229,18 +229,11 @@ impl<S: Session> SessionRun<S> {
         for slot in self.slots.values() {
             slot.stop.cancel();
         }
-        let shared = self.shared.clone();
-        let flush = async {
-            for publisher in shared.sinks.all() {
-                publisher.stop(grace_ms).await;
-            }
-            std::future::pending::<()>().await;
-        };
-        let mut flush = std::pin::pin!(flush);
+        // What the sinks have taken is flushed and answered; the lanes wait for the answers.
+        drop(self.shared.stop_sinks());
         let mut deadline = std::pin::pin!(tokio::time::sleep(Duration::from_millis(grace_ms)));
         while !self.slots.is_empty() {
             tokio::select! {
-                () = &mut flush => {}
                 () = &mut deadline => {
                     tracing::warn!(lanes = self.slots.len(), "grace is over; unconfirmed rows go again later");
                     break;

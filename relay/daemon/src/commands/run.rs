@@ -217,10 +217,15 @@ fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConf
 async fn refused(shared: &Shared) -> Failure {
     let watches = shared.sinks.links().into_iter().map(|(sink, mut link)| {
         Box::pin(async move {
-            let first = link.wait_for(|link| matches!(link, Link::Up | Link::Refused { .. })).await;
-            match first.as_deref() {
-                Ok(Link::Refused { detail }) => Failure::text(Exit::Configuration, format!("{sink}: {detail}")),
-                _ => std::future::pending().await,
+            // The guard of a watch must not live over an await: it would stop the link's own task.
+            let refused = link
+                .wait_for(|link| matches!(link, Link::Up | Link::Refused { .. }))
+                .await
+                .ok()
+                .and_then(|link| if let Link::Refused { detail } = &*link { Some(detail.clone()) } else { None });
+            match refused {
+                Some(detail) => Failure::text(Exit::Configuration, format!("{sink}: {detail}")),
+                None => std::future::pending().await,
             }
         })
     });
