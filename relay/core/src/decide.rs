@@ -52,6 +52,14 @@ pub struct Verdicted {
     pub opens: Option<Scope>,
 }
 
+impl Verdicted {
+    /// A row that must wait through no fault of its own.
+    #[must_use]
+    pub const fn waiting(reason: Reason) -> Self {
+        Self { state: HoldState::Waiting, reason, detail: String::new(), attempts: 0, delay_ms: None, opens: None }
+    }
+}
+
 /// Decides (design: "Sinks only classify; one policy decides").
 #[must_use]
 pub fn decide(outcome: Outcome, history: History, policy: &RetryPolicy) -> Verdict {

@@ -118,7 +118,7 @@ const REFUSED: [(&str, &str); 24] = [
     ("max.in.flight.requests.per.connection", "the idempotent producer sets it"),
     ("retries", "a record that runs out of retries is skipped while later ones go on; use confirm.timeout_ms"),
     ("message.send.max.retries", "a record that runs out of retries is skipped; use confirm.timeout_ms"),
-    ("enable.gapless.guarantee", "one refused record would end the producer for every topic"),
+    ("enable.gapless.guarantee", "the relay sets it itself where it is needed"),
     ("transactional.id", "transactions are not used"),
     ("transaction.timeout.ms", "transactions are not used"),
     ("queue.buffering.max.messages", "it follows from in_flight_max"),

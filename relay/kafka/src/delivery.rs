@@ -51,6 +51,7 @@ pub(crate) fn judge(code: RDKafkaErrorCode, alone: bool, topic: &str) -> (Outcom
         | Code::Fenced
         | Code::ClusterAuthorizationFailed
         | Code::Inconsistent
+        | Code::GaplessGuarantee
         | Code::Fatal => (unknown("the producer had to be given up"), Effect::Ruined),
         Code::PurgeQueue | Code::PurgeInflight | Code::Outdated => {
             (unknown("the producer was given up before the broker answered"), Effect::None)

@@ -63,6 +63,23 @@ pub(crate) async fn claim(
     Ok((page, facts.wal))
 }
 
+/// The mutant that reads new rows in one statement and rows that committed late in another.
+pub(crate) async fn sweep_apart(
+    connection: &Connection,
+    config: &PostgresConfig,
+    request: ClaimRequest,
+) -> Result<Page, SourceError> {
+    let cursor = request.exclude.last().copied().unwrap_or(request.low);
+    let mut ahead = request.clone();
+    ahead.low = request.low.max(cursor);
+    let (mut page, _) = claim(connection, config, &ahead).await?;
+    if page.rows.is_empty() {
+        return Ok(claim(connection, config, &request).await?.0);
+    }
+    page.whole_to = page.whole_to.min(request.low);
+    Ok(page)
+}
+
 /// The relay's row is gone although the connection lives: a pooler hid a crash or a failover.
 fn gone() -> SourceError {
     SourceError::Lost("this relay's entry in outbox.relay is gone: the database crashed or failed over".to_owned())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
 use outbox_core::{
     Acquired, ClaimRequest, DrainGoal, Fenced, Heartbeat, HoldEntry, Horizon, Lease, MarkOrder, Page, PollRequest,
-    RowId, Session, Source, SourceError,
+    RowId, Session, Source, SourceError, mutant,
 };
 use tokio_postgres::NoTls;
 
@@ -154,6 +154,9 @@ impl Session for PostgresSession {
 
     async fn claim(&self, request: ClaimRequest) -> Result<Page, SourceError> {
         let connection = self.claim_connection(request.lease.lane);
+        if mutant("sweep_apart") {
+            return claim::sweep_apart(connection, &self.config, request).await;
+        }
         let (page, wal) = claim::claim(connection, &self.config, &request).await.inspect_err(|error| {
             if let SourceError::Lost(detail) = error {
                 self.alarm.raise(detail);

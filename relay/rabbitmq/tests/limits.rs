@@ -28,7 +28,6 @@ async fn f34_f37_sizes_are_refused_and_the_connection_survives() {
         let entry = |index: usize| (format!("h{index:06}"), HeaderValue::Number(index.to_string()));
         Headers((0..count).map(entry).collect())
     };
-    // The last two of the first group fill the frame to the last byte that the check allows, found by trying.
     for (headers, fits) in [
         (text(100_000), true),
         (many(7_000), true),
@@ -43,6 +42,7 @@ async fn f34_f37_sizes_are_refused_and_the_connection_survives() {
         assert_eq!(impossible(&outcome), (!fits).then_some(Reason::Size), "{outcome:?}");
         assert!(!fits || outcome == Outcome::Confirmed, "{outcome:?}");
     }
+    // Up to the last byte that the check lets through the broker takes it too.
     let mut largest = 0;
     for bytes in 130_800..131_073 {
         let mut row = row(1, "border");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::address::Address;
 use crate::decide::Verdicted;
 use crate::lane::{Entry, Lane, State};
+use crate::mutant::mutant;
 use crate::reason::Reason;
 use crate::row::RowId;
 use crate::source::{HoldEntry, HoldState, Origin};
@@ -34,6 +35,14 @@ impl Lane {
 
     /// Rule 4: a failed row stays in memory and blocks its key until its hold commits.
     pub(super) fn block(&mut self, seq: i64, ordering_key: Option<Arc<str>>) {
+        if mutant("free_key") {
+            if let Some(name) = ordering_key {
+                self.leave_key(seq, &name);
+                self.ready_next(&name);
+            }
+            self.failed_single.push(seq);
+            return;
+        }
         match ordering_key {
             None => self.failed_single.push(seq),
             Some(name) => {
@@ -135,7 +144,9 @@ impl Lane {
             self.forget(seq);
         }
         self.keys.retain(|_, key| !key.is_done());
-        self.ceiling = 0;
+        if !mutant("keep_positions") {
+            self.ceiling = 0;
+        }
         self.confirmed =
             self.entries.iter().filter(|(_, entry)| entry.state == State::Confirmed).map(|(seq, _)| *seq).collect();
     }

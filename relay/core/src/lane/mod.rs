@@ -17,10 +17,11 @@ use crate::address::Address;
 use crate::clock::Millis;
 use crate::decide::{History, Verdicted};
 use crate::lane::key::Key;
+use crate::mutant::mutant;
 use crate::publisher::KeyOrder;
 use crate::reason::Reason;
 use crate::row::{Row, RowId};
-use crate::source::{Claimed, Content, HoldState, Horizon, Origin, Page};
+use crate::source::{Claimed, Content, Horizon, Origin, Page};
 
 /// Where a row in memory stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,11 +179,19 @@ impl Lane {
         for mapped in rows {
             self.insert(mapped, page);
         }
+        self.mutated_ceiling(page);
         if let Some(horizon) = horizon
-            && page.snapshot_xmin > horizon.xid
+            && (page.snapshot_xmin > horizon.xid || mutant("no_own_xid"))
             && page.whole_to >= horizon.last_seq
         {
             self.ceiling = self.ceiling.max(horizon.last_seq);
+        }
+    }
+
+    fn mutated_ceiling(&mut self, page: &PageFacts) {
+        if mutant("cursor") || mutant("visible_maximum") && page.whole_to == i64::MAX {
+            let seen = self.entries.last_key_value().map_or(0, |(seq, _)| *seq);
+            self.ceiling = self.ceiling.max(seen);
         }
     }
 
@@ -389,13 +398,5 @@ impl PageFacts {
 impl From<&Page> for PageFacts {
     fn from(page: &Page) -> Self {
         Self { whole_to: page.whole_to, snapshot_xmin: page.snapshot_xmin, now: page.now }
-    }
-}
-
-impl Verdicted {
-    /// A row that must wait through no fault of its own.
-    #[must_use]
-    pub const fn waiting(reason: Reason) -> Self {
-        Self { state: HoldState::Waiting, reason, detail: String::new(), attempts: 0, delay_ms: None, opens: None }
     }
 }

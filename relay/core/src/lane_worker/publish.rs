@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering;
 use crate::clock::Millis;
 use crate::lane::Gate;
 use crate::lane_worker::LaneWorker;
-use crate::publisher::{Outgoing, Ticket};
+use crate::mutant::mutant;
+use crate::outcome::Outcome;
+use crate::publisher::{Answer, Outgoing, Ticket};
+use crate::row::Row;
 use crate::source::Session;
 
 /// Rows handed over before other events of the lane get their turn.
@@ -42,8 +45,13 @@ impl<S: Session> LaneWorker<S> {
             drop(breakers);
             let Some(next) = next else { break };
             let Some(sink) = shared.sinks.get(next.address.sink) else { break };
-            let ticket = Ticket::new(next.row.id.seq, next.serial, self.answers_sender.clone());
-            sink.publish(Outgoing { row: next.row, address: next.address, lease_until, ticket });
+            let (seq, serial) = (next.row.id.seq, next.serial);
+            let row = if mutant("new_id_on_retry") { renamed(&next.row, serial) } else { next.row };
+            let ticket = Ticket::new(seq, serial, self.answers_sender.clone());
+            sink.publish(Outgoing { row, address: next.address, lease_until, ticket });
+            if mutant("mark_before_confirm") {
+                self.confirm(Answer { seq, serial, outcome: Outcome::Confirmed });
+            }
         }
         self.account();
         if self.lane.has_ready() { Blocked::Burst } else { Blocked::No }
@@ -83,4 +91,11 @@ pub(super) enum Blocked {
     /// More could go at once; other events first.
     Burst,
     Permits,
+}
+
+/// The mutant's row: its id tells publications apart, as it must not.
+fn renamed(row: &Arc<Row>, serial: u64) -> Arc<Row> {
+    let mut renamed = Row::clone(row);
+    renamed.idempotency_key = format!("{}-{serial}", row.idempotency_key);
+    Arc::new(renamed)
 }
