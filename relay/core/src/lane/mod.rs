@@ -5,6 +5,7 @@
 
 mod hold;
 mod key;
+mod page;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use hold::HoldOrder;
+pub use page::PageFacts;
 
 use crate::address::Address;
 use crate::clock::Millis;
@@ -21,7 +23,7 @@ use crate::mutant::mutant;
 use crate::publisher::KeyOrder;
 use crate::reason::Reason;
 use crate::row::{Row, RowId};
-use crate::source::{Claimed, Content, Horizon, Origin, Page};
+use crate::source::{Claimed, Content, Horizon, Origin};
 
 /// Where a row in memory stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -377,26 +379,5 @@ impl Lane {
         {
             self.leave_key(seq, name);
         }
-    }
-}
-
-/// What a page says of itself, without its rows.
-#[derive(Clone, Copy, Debug)]
-pub struct PageFacts {
-    pub whole_to: i64,
-    pub snapshot_xmin: u64,
-    pub now: crate::row::Timestamp,
-}
-
-impl PageFacts {
-    fn history(&self, row: &Row) -> History {
-        let held_for_ms = row.held_since.map_or(0, |at| u64::try_from((self.now.0 - at.0) / 1_000).unwrap_or(0));
-        History { attempts: row.attempts, held_for_ms }
-    }
-}
-
-impl From<&Page> for PageFacts {
-    fn from(page: &Page) -> Self {
-        Self { whole_to: page.whole_to, snapshot_xmin: page.snapshot_xmin, now: page.now }
     }
 }
