@@ -1,7 +1,7 @@
 //! What all lanes of one process share: bounds, breakers, brokers and the board on which idle lanes stand.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, watch};
@@ -32,6 +32,8 @@ pub struct Shared {
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) memory: Memory,
     pub(crate) board: Board,
+    /// Lanes with a worker.
+    pub(crate) lanes_owned: AtomicUsize,
     /// Set once the sinks were told to stop; true when all of them have.
     sinks_stopped: Mutex<Option<watch::Receiver<bool>>>,
 }
@@ -56,6 +58,7 @@ impl Shared {
             in_flight,
             memory,
             board: Board::default(),
+            lanes_owned: AtomicUsize::new(0),
             sinks_stopped: Mutex::new(None),
         }
     }
@@ -86,10 +89,31 @@ impl Shared {
             .clone()
     }
 
+    /// A link that goes down now does so because it was told to.
+    pub(crate) fn sinks_are_stopping(&self) -> bool {
+        self.sinks_stopped.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub(crate) fn note_lanes_owned(&self, lanes: usize) {
+        self.lanes_owned.store(lanes, Ordering::Relaxed);
+        self.observer.lanes_owned(lanes);
+    }
+
+    /// No lane of this process has anything to do right now.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.board.lanes().len() >= self.lanes_owned.load(Ordering::Relaxed)
+    }
+
     /// Breaker names of brokers that take nothing now.
     pub(crate) fn away_gates(&self) -> Vec<String> {
         self.sinks.away().iter().map(|sink| sink.as_str().to_owned()).collect()
     }
+}
+
+/// How long to leave the waiting room alone after a look that took this long: a look costs at most a twentieth of
+/// the time between two, however many rows wait.
+pub(crate) fn held_look_pause_ms(took_ms: u64) -> u64 {
+    (took_ms * 20).max(100)
 }
 
 /// The state of the way to the database.

@@ -18,4 +18,4 @@ mod mark;
 mod retention;
 
 pub use config::{DurabilityFence, PostgresConfig};
-pub use session::{PostgresSession, PostgresSource};
+pub use session::{PostgresSession, PostgresSource, SESSION_CONNECTIONS};

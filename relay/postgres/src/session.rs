@@ -21,7 +21,7 @@ use crate::{claim, drain, held, lanes, mark, retention};
 /// Claims run side by side on this many connections.
 const CLAIM_CONNECTIONS: usize = 2;
 /// Connections of one session: claims, marks, holds, control, fence.
-const CONNECTIONS: usize = CLAIM_CONNECTIONS + 4;
+pub const SESSION_CONNECTIONS: usize = CLAIM_CONNECTIONS + 4;
 /// To connect, log in and be ready, each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -54,7 +54,7 @@ impl PostgresSource {
         let timeouts =
             Timeouts { wait: Some(CONNECT_TIMEOUT), create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         let pool = Pool::builder(manager)
-            .max_size(CONNECTIONS)
+            .max_size(SESSION_CONNECTIONS)
             .timeouts(timeouts)
             .runtime(Runtime::Tokio1)
             .build()

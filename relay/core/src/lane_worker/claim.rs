@@ -8,12 +8,8 @@ use crate::clock::Millis;
 use crate::lane::{HoldOrder, PageFacts};
 use crate::lane_worker::map::map;
 use crate::lane_worker::{End, LaneWorker};
+use crate::shared::held_look_pause_ms;
 use crate::source::{ClaimRequest, Fenced, HoldState, Horizon, Origin, Page, Session, SourceError};
-
-/// A looking into the waiting room costs at most this share of the time between two.
-const HELD_LOOK_SHARE: u64 = 20;
-/// The waiting room is looked into at most this often.
-const HELD_LOOK_MIN_MS: u64 = 100;
 
 /// What the database was asked, and its answer.
 pub(super) enum Turn {
@@ -125,7 +121,7 @@ impl<S: Session> LaneWorker<S> {
             Err(error) => return Err(End::Lost(error)),
         };
         if asked.with_held {
-            self.held_look_at = now.plus((took_ms * HELD_LOOK_SHARE).max(HELD_LOOK_MIN_MS));
+            self.held_look_at = now.plus(held_look_pause_ms(took_ms));
         }
         if !page.rows.iter().any(|row| row.origin == Origin::Held { probe: true }) {
             self.shared.breakers().return_probes(self.lease.lane, &asked.probes);

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::clock::Millis;
 use crate::observer::Wakeup;
-use crate::shared::Shared;
+use crate::shared::{Shared, held_look_pause_ms};
 use crate::source::{DrainGoal, Horizon, PollRequest, Session, SourceError};
 
 /// One transaction id a second at most.
@@ -18,9 +18,6 @@ const DRAIN_MS: u64 = 100;
 /// Between two batches of retention: short while there is more, long when there is none.
 const PRUNE_BUSY_MS: u64 = 50;
 const PRUNE_IDLE_MS: u64 = 10_000;
-/// A look into the waiting room costs at most this share of the time between two.
-const HELD_LOOK_SHARE: u64 = 20;
-const HELD_LOOK_MIN_MS: u64 = 100;
 
 /// One cheap question for all idle lanes, asked less often the longer nothing is found.
 pub(super) async fn poll<S: Session>(session: Arc<S>, shared: Arc<Shared>, drain: bool) -> Result<(), SourceError> {
@@ -51,7 +48,7 @@ pub(super) async fn poll<S: Session>(session: Arc<S>, shared: Arc<Shared>, drain
         }
         if with_held {
             let ended = shared.clock.now();
-            held_look_at = ended.plus((ended.since(now) * HELD_LOOK_SHARE).max(HELD_LOOK_MIN_MS));
+            held_look_at = ended.plus(held_look_pause_ms(ended.since(now)));
         }
     }
 }
@@ -121,21 +118,25 @@ pub(super) async fn prune<S: Session>(session: Arc<S>, shared: Arc<Shared>) -> R
     }
 }
 
-/// Ends when everything of the goal is sent, parked or discarded.
+/// Ends when everything of the goal is sent, parked or discarded. The question costs a look at the table, so it is
+/// asked only while no lane of this process has work.
 pub(super) async fn drained<S: Session>(
     session: Arc<S>,
+    shared: Arc<Shared>,
     goal: &mut Option<DrainGoal>,
-    block_key: bool,
 ) -> Result<(), SourceError> {
     let goal = match goal {
         Some(goal) => goal,
         None => goal.insert(session.drain_goal().await?),
     };
     loop {
-        match session.drained(goal, block_key).await {
-            Ok(true) => return Ok(()),
-            Ok(false) | Err(SourceError::Again(_)) => tokio::time::sleep(Duration::from_millis(DRAIN_MS)).await,
-            Err(error) => return Err(error),
+        if shared.is_idle() {
+            match session.drained(goal, shared.block_key()).await {
+                Ok(true) => return Ok(()),
+                Ok(false) | Err(SourceError::Again(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
+        tokio::time::sleep(Duration::from_millis(DRAIN_MS)).await;
     }
 }

@@ -106,7 +106,7 @@ impl<S: Source> Relay<S> {
 
     fn note_lost(&self, error: &SourceError) {
         self.shared.database.send_replace(DatabaseLink::Down { detail: error.to_string() });
-        self.shared.observer.lanes_owned(0);
+        self.shared.note_lanes_owned(0);
         tracing::warn!(error = %error, "no database session; trying again");
     }
 }
@@ -119,6 +119,7 @@ async fn watch_links(shared: Arc<Shared>) {
         shared.link_changes.send_modify(|changes| *changes += 1);
         match link {
             Link::Up => tracing::info!(sink = %sink, "broker link is up"),
+            _ if shared.sinks_are_stopping() => {}
             Link::Down { detail } => tracing::warn!(sink = %sink, error = %detail, "broker link is down"),
             Link::Blocked { detail } => tracing::warn!(sink = %sink, error = %detail, "broker blocks publishers"),
             Link::Refused { detail } => tracing::error!(sink = %sink, error = %detail, "broker refuses us"),

@@ -75,10 +75,9 @@ impl<S: Session> SessionRun<S> {
         self.background.spawn(background::poll(session.clone(), shared.clone(), drain));
         self.background.spawn(background::horizon(session.clone(), shared.clone(), self.horizon.clone()));
         self.background.spawn(background::prune(session.clone(), shared.clone()));
-        let block_key = shared.block_key();
         let drained = async {
             if drain {
-                background::drained(session.clone(), goal, block_key).await
+                background::drained(session.clone(), shared.clone(), goal).await
             } else {
                 std::future::pending().await
             }
@@ -140,7 +139,6 @@ impl<S: Session> SessionRun<S> {
         {
             slot.stop.cancel();
         }
-        self.shared.observer.lanes_owned(self.slots.len());
         self.shared.observer.breakers_open(self.shared.breakers().len());
         Ok(())
     }
@@ -193,6 +191,7 @@ impl<S: Session> SessionRun<S> {
             });
             self.slots.insert(lease.lane, slot);
         }
+        self.shared.note_lanes_owned(self.slots.len());
         Ok(())
     }
 
@@ -203,6 +202,7 @@ impl<S: Session> SessionRun<S> {
             Err(error) => return Err(SourceError::Lost(format!("a lane worker failed: {error}"))),
         };
         let Some(slot) = self.slots.remove(&lane) else { return Ok(()) };
+        self.shared.note_lanes_owned(self.slots.len());
         match end {
             End::Lost(error) => {
                 self.dormant.insert(lane, Dormant { memory, epoch: slot.lease.epoch });

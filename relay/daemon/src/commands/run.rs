@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::{Backoff, BackoffPolicy, DatabaseLink, Finish, Link, Observer, OnPark, Relay, Shared, Sink, Sinks};
-use outbox_postgres::{PostgresConfig, PostgresSource};
+use outbox_postgres::{PostgresConfig, PostgresSource, SESSION_CONNECTIONS};
 use outbox_schema::{Schema, check_version};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -117,8 +117,13 @@ impl Parts {
             }
         };
         let outcome = match outcome {
-            Ok(Finish::Stopped) if arguments.drain => Err(Failure::text(Exit::Failed, "stopped before it was drained")),
-            Ok(Finish::Stopped | Finish::Drained) => Ok(Exit::Done),
+            Ok(Finish::Stopped) => {
+                if arguments.drain {
+                    warn!("stopped before everything was drained");
+                }
+                Ok(Exit::Done)
+            }
+            Ok(Finish::Drained) => Ok(Exit::Done),
             Err(failure) => {
                 end.cancel();
                 running.await;
@@ -182,13 +187,15 @@ impl Parts {
                 }
             }));
         }
-        let (readiness, mut link) = (self.readiness.clone(), shared.database.subscribe());
+        let (readiness, metrics) = (self.readiness.clone(), self.metrics.clone());
+        let mut link = shared.database.subscribe();
         helpers.push(tokio::spawn(async move {
             loop {
                 let state = match &*link.borrow_and_update() {
                     DatabaseLink::Up => Ok(()),
                     DatabaseLink::Down { detail } => Err(detail.clone()),
                 };
+                metrics.pool_connections(if state.is_ok() { SESSION_CONNECTIONS } else { 0 }, 0);
                 readiness.database(state);
                 if link.changed().await.is_err() {
                     return;
