@@ -9,19 +9,38 @@ use tokio_postgres::types::Type;
 
 use crate::config::DurabilityFence;
 use crate::connection::Connection;
+use crate::dialer::CancelledWaits;
 use crate::errors::classify;
 use crate::types::Lsn;
+
+/// Before the claim that waits for the fence is given back.
+const COMMIT_TRIES: usize = 3;
 
 pub(crate) struct Fence {
     connection: Connection,
     mode: DurabilityFence,
     /// How far the WAL is known to be flushed; whoever holds the lock asks for all who wait.
     flushed: Mutex<Lsn>,
+    cancelled_waits: CancelledWaits,
 }
 
 impl Fence {
-    pub(crate) fn new(connection: Connection, mode: DurabilityFence) -> Self {
-        Self { connection, mode, flushed: Mutex::new(Lsn(0)) }
+    /// `sync` without a standby to wait for would promise what it does not do, so it is refused.
+    pub(crate) async fn new(
+        connection: Connection,
+        mode: DurabilityFence,
+        cancelled_waits: CancelledWaits,
+    ) -> Result<Self, SourceError> {
+        if mode == DurabilityFence::Sync {
+            let rows = connection.query("SELECT current_setting('synchronous_standby_names') AS names", &[]).await?;
+            let names: Option<String> = rows.first().and_then(|row| row.try_get("names").ok());
+            if names.is_none_or(|names| names.trim().is_empty()) {
+                let text =
+                    "durability_fence is sync, but synchronous_standby_names is empty: name standbys or use local";
+                return Err(SourceError::Refused(text.to_owned()));
+            }
+        }
+        Ok(Self { connection, mode, flushed: Mutex::new(Lsn(0)), cancelled_waits })
     }
 
     pub(crate) const fn connection(&self) -> &Connection {
@@ -65,15 +84,16 @@ impl Fence {
             DurabilityFence::Sync => "on",
             DurabilityFence::Local | DurabilityFence::None => "local",
         };
-        let mut tries = 0;
-        loop {
+        for _ in 0..COMMIT_TRIES {
+            let cancelled = self.cancelled_waits.count();
             match self.connection.query(include_str!("sql/fence.sql"), &[(&level, Type::TEXT)]).await {
+                Ok(_) if self.mode == DurabilityFence::Sync && self.cancelled_waits.count() != cancelled => {}
                 Ok(_) => return Ok(()),
-                Err(SourceError::Again(detail)) if tries >= 3 => return Err(SourceError::Again(detail)),
-                Err(SourceError::Again(_)) => tries += 1,
+                Err(SourceError::Again(_)) => {}
                 Err(error) => return Err(error),
             }
         }
+        Err(SourceError::Again("the durability fence could not commit".to_owned()))
     }
 }
 

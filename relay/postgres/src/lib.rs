@@ -5,6 +5,7 @@
 
 mod config;
 mod connection;
+mod dialer;
 mod errors;
 mod session;
 mod types;

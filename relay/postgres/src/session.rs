@@ -11,10 +11,10 @@ use outbox_core::{
     Acquired, ClaimRequest, DrainGoal, Fenced, Heartbeat, HoldEntry, Horizon, Lease, MarkOrder, Page, PollRequest,
     RowId, Session, Source, SourceError, mutant,
 };
-use tokio_postgres::NoTls;
 
 use crate::config::PostgresConfig;
 use crate::connection::{Alarm, Connection};
+use crate::dialer::{CancelledWaits, Dialer};
 use crate::fence::Fence;
 use crate::{claim, drain, held, lanes, mark, retention};
 
@@ -29,6 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct PostgresSource {
     pool: Pool,
     config: Arc<PostgresConfig>,
+    cancelled_waits: CancelledWaits,
 }
 
 impl PostgresSource {
@@ -49,8 +50,10 @@ impl PostgresSource {
         if connection.get_application_name().is_none() {
             connection.application_name("outbox-relay");
         }
-        let manager =
-            Manager::from_config(connection, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Verified });
+        let cancelled_waits = CancelledWaits::default();
+        let dialer = Dialer { cancelled_waits: cancelled_waits.clone() };
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Verified };
+        let manager = Manager::from_connect(connection, dialer, recycling);
         let timeouts =
             Timeouts { wait: Some(CONNECT_TIMEOUT), create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         let pool = Pool::builder(manager)
@@ -59,7 +62,7 @@ impl PostgresSource {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Self { pool, config: Arc::new(config) })
+        Ok(Self { pool, config: Arc::new(config), cancelled_waits })
     }
 
     async fn connection(&self, name: &'static str, alarm: &Alarm) -> Result<Connection, SourceError> {
@@ -81,7 +84,8 @@ impl Source for PostgresSource {
             marks: self.connection("mark", &alarm).await?,
             holds: self.connection("hold", &alarm).await?,
             control: self.connection("control", &alarm).await?,
-            fence: Fence::new(self.connection("fence", &alarm).await?, self.config.fence),
+            fence: Fence::new(self.connection("fence", &alarm).await?, self.config.fence, self.cancelled_waits.clone())
+                .await?,
             alarm,
             config: self.config.clone(),
         };
