@@ -1,6 +1,7 @@
 //! What every broker adapter implements, and the handle through which it answers for each row.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -45,8 +46,8 @@ pub enum KeyOrder {
     Pipelined,
 }
 
-/// A row on its way to a broker. The sink must not write it to the broker once `lease_until` has passed
-/// (it then answers `NotSent`), and must answer through `ticket` exactly once.
+/// A row on its way to a broker. The sink must not write it to the broker once `must_stay` says so (it then
+/// answers `NotSent`), and must answer through `ticket` exactly once.
 pub struct Outgoing {
     pub row: Arc<Row>,
     pub address: Arc<Address>,
@@ -55,10 +56,31 @@ pub struct Outgoing {
     pub ticket: Ticket,
 }
 
+impl Outgoing {
+    /// Asked right before the row is written: its lease has run out, or an earlier row of its run was not
+    /// confirmed and goes again. The answer is then `NotSent`.
+    #[must_use]
+    pub fn must_stay(&self, now: Millis) -> bool {
+        now >= self.lease_until || self.ticket.run.as_ref().is_some_and(Run::is_broken)
+    }
+}
+
+/// Rows of one key that follow each other without waiting. Once one of them is answered with anything but
+/// `Confirmed`, those still unwritten must stay, or they would overtake it.
+#[derive(Clone, Debug, Default)]
+pub struct Run(Arc<AtomicBool>);
+
+impl Run {
+    fn is_broken(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// The duty to answer for one row. A dropped ticket answers `Unknown`: accepted is not durable.
 pub struct Ticket {
     seq: i64,
     serial: u64,
+    run: Option<Run>,
     answers: Option<mpsc::UnboundedSender<Answer>>,
 }
 
@@ -74,7 +96,14 @@ impl Ticket {
     /// The channel is bounded by the rows in flight: a ticket answers once.
     #[must_use]
     pub fn new(seq: i64, serial: u64, answers: mpsc::UnboundedSender<Answer>) -> Self {
-        Self { seq, serial, answers: Some(answers) }
+        Self { seq, serial, run: None, answers: Some(answers) }
+    }
+
+    /// The row follows others of its key that are not answered yet, or others may follow it.
+    #[must_use]
+    pub fn in_run(mut self, run: Option<Run>) -> Self {
+        self.run = run;
+        self
     }
 
     /// Answers and ends the duty.
@@ -84,6 +113,11 @@ impl Ticket {
 
     fn send(&mut self, outcome: Outcome) {
         if let Some(answers) = self.answers.take() {
+            if let Some(run) = &self.run
+                && outcome != Outcome::Confirmed
+            {
+                run.0.store(true, Ordering::Release);
+            }
             // A lane that is gone has nobody left to tell.
             let _ = answers.send(Answer { seq: self.seq, serial: self.serial, outcome });
         }

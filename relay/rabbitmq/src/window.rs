@@ -40,8 +40,8 @@ impl Job {
         &self.outgoing.address.destination
     }
 
-    pub(crate) fn expired(&self, now: Millis) -> bool {
-        now >= self.outgoing.lease_until
+    pub(crate) fn must_stay(&self, now: Millis) -> bool {
+        self.outgoing.must_stay(now)
     }
 }
 

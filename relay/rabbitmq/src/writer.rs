@@ -106,7 +106,7 @@ impl Writer {
         let options = self.config.options();
         let mut window = cut(jobs, &line.trusted, options.window_max, options.window_bytes_max);
         let now = window::now();
-        let (late, in_time): (Vec<Job>, Vec<Job>) = window.drain(..).partition(|job| job.expired(now));
+        let (late, in_time): (Vec<Job>, Vec<Job>) = window.drain(..).partition(|job| job.must_stay(now));
         give_back(late, &line.session);
         window = in_time;
         if window.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::address::Address;
-use crate::publisher::KeyOrder;
+use crate::publisher::{KeyOrder, Run};
 
 #[derive(Debug, Default)]
 pub(super) struct Key {
@@ -14,6 +14,8 @@ pub(super) struct Key {
     /// The highest number in flight, and the address all of those in flight went to.
     last: i64,
     address: Option<Arc<Address>>,
+    /// Shared by those in flight, where more than one may be.
+    run: Option<Run>,
     /// A row of it failed: nothing more is published until the hold commits.
     blocked: bool,
 }
@@ -42,16 +44,22 @@ impl Key {
             return false;
         }
         self.in_flight == 0
-            || (self.last < seq && self.address.as_deref() == Some(address) && order() == KeyOrder::Pipelined)
+            || (self.run.is_some()
+                && self.last < seq
+                && self.address.as_deref() == Some(address)
+                && order() == KeyOrder::Pipelined)
     }
 
-    pub(super) fn sent(&mut self, seq: i64, address: &Arc<Address>) {
+    /// Notes a publication; the run it belongs to.
+    pub(super) fn sent(&mut self, seq: i64, address: &Arc<Address>, order: KeyOrder) -> Option<Run> {
         if self.in_flight == 0 {
             self.address = Some(address.clone());
             self.last = seq;
+            self.run = (order == KeyOrder::Pipelined).then(Run::default);
         }
         self.last = self.last.max(seq);
         self.in_flight += 1;
+        self.run.clone()
     }
 
     pub(super) const fn answered(&mut self) {

@@ -20,7 +20,7 @@ use crate::clock::Millis;
 use crate::decide::{History, Verdicted};
 use crate::lane::key::Key;
 use crate::mutant::mutant;
-use crate::publisher::KeyOrder;
+use crate::publisher::{KeyOrder, Run};
 use crate::reason::Reason;
 use crate::row::{Row, RowId};
 use crate::source::{Claimed, Content, Horizon, Origin};
@@ -74,6 +74,8 @@ pub struct Publication {
     pub row: Arc<Row>,
     pub address: Arc<Address>,
     pub serial: u64,
+    /// Set where rows of its key may follow it before it is answered.
+    pub run: Option<Run>,
 }
 
 /// What a caller learns of a row that a sink answered for.
@@ -256,8 +258,8 @@ impl Lane {
             let Some(address) = self.publishable(seq, &order) else { continue };
             let probe = self.entries.get(&seq).is_some_and(|entry| entry.origin == Origin::Held { probe: true });
             match gate(&address) {
-                Gate::Open => return self.publish(seq, address, now),
-                Gate::Hold { probe_passes: true, .. } if probe => return self.publish(seq, address, now),
+                Gate::Open => return self.publish(seq, address, &order, now),
+                Gate::Hold { probe_passes: true, .. } if probe => return self.publish(seq, address, &order, now),
                 Gate::Wait => self.ready.push_back(seq),
                 Gate::Hold { reason, .. } => self.fail(seq, Verdicted::waiting(reason)),
             }
@@ -278,7 +280,13 @@ impl Lane {
         Some(address.clone())
     }
 
-    fn publish(&mut self, seq: i64, address: Arc<Address>, now: Millis) -> Option<Publication> {
+    fn publish(
+        &mut self,
+        seq: i64,
+        address: Arc<Address>,
+        order: impl Fn(&Address) -> KeyOrder,
+        now: Millis,
+    ) -> Option<Publication> {
         self.serial += 1;
         let serial = self.serial;
         let entry = self.entries.get_mut(&seq)?;
@@ -287,13 +295,14 @@ impl Lane {
         entry.published_at = now;
         self.published += usize::from(!entry.unknown);
         self.queued -= 1;
+        let mut run = None;
         if let Some(name) = entry.ordering_key.clone() {
             if let Some(key) = self.keys.get_mut(&name) {
-                key.sent(seq, &address);
+                run = key.sent(seq, &address, order(&address));
             }
             self.ready_next(&name);
         }
-        Some(Publication { row, address, serial })
+        Some(Publication { row, address, serial, run })
     }
 
     /// The row of a key that may be next joins the ready ones.

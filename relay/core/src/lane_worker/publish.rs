@@ -47,7 +47,7 @@ impl<S: Session> LaneWorker<S> {
             let Some(sink) = shared.sinks.get(next.address.sink) else { break };
             let (seq, serial) = (next.row.id.seq, next.serial);
             let row = if mutant("new_id_on_retry") { renamed(&next.row, serial) } else { next.row };
-            let ticket = Ticket::new(seq, serial, self.answers_sender.clone());
+            let ticket = Ticket::new(seq, serial, self.answers_sender.clone()).in_run(next.run);
             sink.publish(Outgoing { row, address: next.address, lease_until, ticket });
             if mutant("mark_before_confirm") {
                 self.confirm(Answer { seq, serial, outcome: Outcome::Confirmed });
