@@ -151,6 +151,16 @@ impl Lane {
             self.entries.iter().filter(|(_, entry)| entry.state == State::Confirmed).map(|(seq, _)| *seq).collect();
     }
 
+    /// Nothing more is published: rows that are not in flight leave memory, whoever owns the lane next claims them.
+    pub fn stop_publishing(&mut self) {
+        let queued: Vec<i64> =
+            self.entries.iter().filter(|(_, entry)| entry.state == State::Queued).map(|(seq, _)| *seq).collect();
+        self.ready.clear();
+        for seq in queued {
+            self.forget(seq);
+        }
+    }
+
     /// Rows kept over a lost session, with what they must be compared by.
     #[must_use]
     pub fn kept(&self) -> Vec<(RowId, String)> {

@@ -353,7 +353,11 @@ impl Lane {
             entry.unknown = true;
             self.published += 1;
         }
-        self.ready.push_front(seq);
+        // A lower row of its key may have come while it was in flight, and then that one is next.
+        match entry.ordering_key.clone() {
+            Some(name) => self.ready_next(&name),
+            None => self.ready.push_front(seq),
+        }
     }
 
     fn leave_key(&mut self, seq: i64, name: &Arc<str>) {

@@ -128,7 +128,7 @@ impl<S: Session> LaneWorker<S> {
         }
         let cut = page.whole_to != i64::MAX;
         self.look |= cut && asked.rows_max > 0;
-        self.database_ahead_us = page.now.0 - i64::try_from(now.0 * 1_000).unwrap_or(0);
+        self.database_ahead_us = page.now.0 - i64::try_from(asked.at.0 * 1_000).unwrap_or(0);
         let facts = PageFacts::from(&page);
         if !page.rows.is_empty() {
             self.shared.observer.batch(page.rows.len());

@@ -30,6 +30,9 @@ use crate::source::{Horizon, Lease, Position, Session, SourceError};
 /// Answers taken in at one time before other events get their turn.
 const ANSWERS_MAX: usize = 512;
 
+/// Between two looks at a byte budget that is used up, should its wake-up come between look and wait.
+const STARVED_MS: u64 = 50;
+
 /// Why a worker ended.
 #[derive(Debug)]
 pub(crate) enum End {
@@ -151,8 +154,12 @@ impl<S: Session> LaneWorker<S> {
             if self.mark().is_err() {
                 break End::Lost(SourceError::Lost("the marking task ended".to_owned()));
             }
-            if self.stopping && self.is_settled() {
-                break End::Stopped;
+            if self.stopping {
+                self.lane.stop_publishing();
+                self.account();
+                if self.is_settled() {
+                    break End::Stopped;
+                }
             }
             self.stand_on_board();
             let pause_ms = self.pause_ms();
@@ -215,8 +222,11 @@ impl<S: Session> LaneWorker<S> {
         self.horizon.borrow().is_some_and(|horizon| horizon.last_seq > self.lane.low()) && !self.stopping
     }
 
-    /// While a sink rests, or the lease looks expired, the worker comes back by itself.
+    /// While a sink rests, the byte budget is used up or the lease looks expired, the worker comes back by itself.
     fn pause_ms(&self) -> Option<u64> {
+        if self.starved {
+            return Some(STARVED_MS);
+        }
         let now = self.shared.clock.now();
         let lease_until = Millis(self.lease_until.load(std::sync::atomic::Ordering::Acquire));
         if !self.lane.has_ready() || self.stopping {
