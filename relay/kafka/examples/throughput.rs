@@ -84,7 +84,7 @@ impl ProducerContext for Tell {
 fn bare(load: &Load, payloads: Vec<Bytes>) -> Vec<u128> {
     let (sender, receiver) = channel();
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &load.brokers).set("enable.idempotence", "true").set("linger.ms", "1");
+    config.set("bootstrap.servers", &load.brokers).set("enable.idempotence", "true").set("linger.ms", "0");
     config.set("partitioner", "murmur2_random");
     load.properties.iter().for_each(|(key, value)| {
         config.set(key, value);

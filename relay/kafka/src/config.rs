@@ -187,10 +187,13 @@ fn ours(config: &KafkaConfig) -> [(&'static str, String); 10] {
         ("acks", "all".to_owned()),
         ("partitioner", "murmur2_random".to_owned()),
         ("message.timeout.ms", MESSAGE_TIMEOUT_MS.to_owned()),
-        ("queue.buffering.max.messages", config.in_flight_max.to_string()),
+        // librdkafka counts a record until after its report was served, so room for what follows it is needed:
+        // a queue of just in_flight_max is often full, and each report then costs a look at what waits.
+        ("queue.buffering.max.messages", (config.in_flight_max * 2 + 1_000).to_string()),
         ("queue.buffering.max.kbytes", "2147483647".to_owned()),
         ("topic.metadata.propagation.max.ms", "1000".to_owned()),
-        ("linger.ms", "1".to_owned()),
+        // Under load batches form by themselves while five requests are out; a linger only adds its wait.
+        ("linger.ms", "0".to_owned()),
         ("message.max.bytes", MESSAGE_MAX_BYTES.to_string()),
         ("batch.size", BATCH_SIZE_BYTES.to_string()),
     ]

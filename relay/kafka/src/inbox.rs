@@ -43,7 +43,7 @@ pub(crate) struct Mail {
 }
 
 impl Mail {
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.events.is_empty()
     }
 }

@@ -25,6 +25,8 @@ use crate::topics::{self, Standing};
 
 /// How long the thread may stand still for a topic that came back.
 const LOOK_AGAIN_MS: u64 = 2_000;
+/// How often rows that wait are looked at when nothing is heard.
+const WAITING_TICK: Duration = Duration::from_millis(10);
 /// A linger is cut short this often while stopping.
 const HURRY_MS: u64 = 2;
 
@@ -98,7 +100,12 @@ impl Sender {
         let tick = Duration::from_millis(self.tick_ms());
         let mut mail = Mail::default();
         loop {
-            self.inbox.take(&mut mail, tick);
+            // librdkafka may free room a moment after the report that was waited for.
+            let pause = if self.waiting.is_empty() { tick } else { tick.min(WAITING_TICK) };
+            self.inbox.take(&mut mail, pause);
+            if mail.is_empty() {
+                self.pump_waiting();
+            }
             for event in mail.events.drain(..) {
                 if let Event::Stop { grace_ms } = event {
                     mail.rows.drain(..).for_each(not_sent);
@@ -172,7 +179,7 @@ impl Sender {
             return None;
         };
         let now = Clock.now();
-        if now > outgoing.lease_until {
+        if outgoing.must_stay(now) {
             not_sent(outgoing);
             return None;
         }
@@ -368,15 +375,8 @@ impl Sender {
         }
     }
 
-    const fn tick_ms(&self) -> u64 {
-        let ms = self.settings.confirm_timeout_ms / 20;
-        if ms < 10 {
-            10
-        } else if ms > 250 {
-            250
-        } else {
-            ms
-        }
+    fn tick_ms(&self) -> u64 {
+        (self.settings.confirm_timeout_ms / 20).clamp(10, 250)
     }
 
     fn ask(&self, ask: Ask) {

@@ -151,8 +151,8 @@ async fn f31_a_full_queue_holds_rows_back_in_order() {
     let topic = kit::unique("full");
     kit::create_topic(&brokers, &topic, 1, &[]).await;
     let mut bed = Bed::up(KafkaConfig { in_flight_max: 100, ..KafkaConfig::new(&brokers) }).await;
-    // Ten times more than the caller promised.
-    bed.in_flight_max = 1_000;
+    // Far more than the caller promised.
+    bed.in_flight_max = 10_000;
     let rows: Vec<_> = (0..20_000).map(|seq| Arc::new(kit::row(seq, &topic, Some("k"), Some(b"x")))).collect();
     kit::all_confirmed(&bed.publish_all(&rows).await);
     kit::arrived_once_in_order(&kit::read(&brokers, &topic), &rows);
