@@ -85,6 +85,16 @@ impl Key {
         self.blocked && self.in_flight == 0
     }
 
+    #[cfg(test)]
+    pub(super) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    #[cfg(test)]
+    pub(super) const fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.seqs.is_empty() && !self.blocked
     }

@@ -390,7 +390,11 @@ impl Lane {
         if let Some(name) = &entry.ordering_key
             && entry.state != State::Confirmed
         {
+            if let (State::InFlight { .. }, Some(key)) = (&entry.state, self.keys.get_mut(name)) {
+                key.answered();
+            }
             self.leave_key(seq, name);
+            self.ready_next(name);
         }
     }
 }
