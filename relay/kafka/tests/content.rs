@@ -70,8 +70,8 @@ async fn f48_ten_thousand_rows_arrive_once_byte_for_byte_in_order() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut bed = Bed::up(KafkaConfig::new(&brokers)).await;
-    // In parts, so that neither side holds all payloads at once.
+    // 144 MB are in flight on average: a busy machine's disk may need its time.
+    let mut bed = Bed::up(KafkaConfig { confirm_timeout_ms: 170_000, ..KafkaConfig::new(&brokers) }).await;
     let mut all: HashMap<i64, Arc<Row>> = HashMap::new();
     let rows = random_rows(&topic, 10_000, &mut random);
     kit::all_confirmed(&bed.publish_all(&rows).await);

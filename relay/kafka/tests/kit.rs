@@ -18,7 +18,8 @@ use rdkafka::message::{Headers as _, Message, OwnedMessage};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Generous: what is waited for comes in milliseconds, unless the machine has much else to do.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The brokers to test against, or nothing, said loudly.
 pub fn brokers() -> Option<String> {
@@ -46,8 +47,21 @@ pub async fn create_topic(brokers: &str, name: &str, partitions: i32, settings: 
         topic = topic.set(key, value);
     }
     let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-    let done = admin(brokers).create_topics(&[topic], &options).await.unwrap();
+    let admin = admin(brokers);
+    let done = admin.create_topics(&[topic], &options).await.unwrap();
     assert!(done.iter().all(Result::is_ok), "{done:?}");
+    // The controller's word comes before the broker itself knows of the topic.
+    let mut look = tokio::time::interval(Duration::from_millis(20));
+    let known = async {
+        loop {
+            look.tick().await;
+            let metadata = admin.inner().fetch_metadata(Some(name), PATIENCE).unwrap();
+            if metadata.topics().iter().all(|topic| topic.error().is_none() && !topic.partitions().is_empty()) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, known).await.expect("a new topic must become known");
 }
 
 pub async fn delete_topic(brokers: &str, name: &str) {

@@ -93,7 +93,9 @@ async fn the_limit_is_met_to_the_byte() {
     assert!(rows.iter().any(|row| outcomes[&row.id.seq] == Outcome::Confirmed), "some must fit");
     for row in &rows {
         let size = row.payload.as_ref().unwrap().len();
-        assert_eq!(outcomes[&row.id.seq], by_broker[&row.id.seq], "payload of {size} bytes");
+        let (ours, theirs) = (&outcomes[&row.id.seq], &by_broker[&row.id.seq]);
+        assert_eq!(refused(ours), refused(theirs), "payload of {size} bytes: {ours:?}, {theirs:?}");
+        assert_eq!(*ours == Outcome::Confirmed, *theirs == Outcome::Confirmed, "{ours:?}, {theirs:?}");
     }
 }
 

@@ -13,12 +13,23 @@ impl Sender {
     /// librdkafka spoke about the producer or its connections.
     pub(super) fn heard(&mut self, code: RDKafkaErrorCode, detail: String) {
         use RDKafkaErrorCode as Code;
+        // A peer that hangs up on our handshake (it speaks no TLS, or dislikes our certificate) counts as a lost
+        // connection or as a TLS error, depending on who is faster; only the text is the same.
+        let handshake = code == Code::BrokerTransportFailure && detail.contains("SSL handshake failed");
         match code {
             Code::Fatal => self.end_by_fatal(&detail),
-            Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL | Code::ClusterAuthorizationFailed => {
+            Code::BrokerTransportFailure
+            | Code::Authentication
+            | Code::SaslAuthenticationFailed
+            | Code::SSL
+            | Code::ClusterAuthorizationFailed
+                if handshake || code != Code::BrokerTransportFailure =>
+            {
                 self.troubled(Link::Refused { detail: format!("{detail}; look at kafka.properties and the login") });
             }
             _ if matches!(self.trouble, Some(Link::Refused { .. })) => {}
+            // It only counts them; what was heard before says why.
+            Code::AllBrokersDown if self.trouble.is_some() => self.ask(Ask::Check),
             _ => self.troubled(Link::Down { detail }),
         }
     }
