@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use crate::clock::Millis;
-use crate::lane::{HoldOrder, PageFacts};
+use crate::lane::{HoldOrder, Mapped, PageFacts};
 use crate::lane_worker::map::map;
 use crate::lane_worker::{End, LaneWorker};
 use crate::shared::held_look_pause_ms;
@@ -123,9 +123,6 @@ impl<S: Session> LaneWorker<S> {
         if asked.with_held {
             self.held_look_at = now.plus(held_look_pause_ms(took_ms));
         }
-        if !page.rows.iter().any(|row| row.origin == Origin::Held { probe: true }) {
-            self.shared.breakers().return_probes(self.lease.lane, &asked.probes);
-        }
         let cut = page.whole_to != i64::MAX;
         self.look |= cut && asked.rows_max > 0;
         self.database_ahead_us = page.now.0 - i64::try_from(asked.at.0 * 1_000).unwrap_or(0);
@@ -133,10 +130,20 @@ impl<S: Session> LaneWorker<S> {
         if !page.rows.is_empty() {
             self.shared.observer.batch(page.rows.len());
         }
-        let mapped = page.rows.into_iter().map(|claimed| map(&self.shared.routes, claimed)).collect();
+        let mapped: Vec<Mapped> = page.rows.into_iter().map(|claimed| map(&self.shared.routes, claimed)).collect();
+        self.return_idle_probes(&asked.probes, &mapped);
         self.lane.on_page(mapped, &facts, asked.horizon);
         self.account();
         Ok(())
+    }
+
+    /// A claim takes all probes that are due, and brings rows for some: the others are for other lanes, at once.
+    fn return_idle_probes(&self, asked: &[String], mapped: &[Mapped]) {
+        let probes = mapped.iter().filter(|row| row.claimed.origin == Origin::Held { probe: true });
+        let used: Vec<String> =
+            probes.filter_map(|row| row.target.as_ref().ok()).flat_map(|address| address.gates()).collect();
+        let idle: Vec<String> = asked.iter().filter(|gate| !used.contains(gate)).cloned().collect();
+        self.shared.breakers().return_probes(self.lease.lane, &idle);
     }
 
     /// A committed hold is news for an operator.
