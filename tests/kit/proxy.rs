@@ -131,7 +131,7 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Closes all open connections; new ones are accepted.
+    /// Closes all open connections and loses what was kept of them; new ones are accepted.
     pub fn cut(&self) {
         self.faults.send_modify(|faults| faults.cuts += 1);
     }
@@ -233,8 +233,8 @@ async fn serve(client: TcpStream, shared: Shared) {
     let _ = service.set_nodelay(true);
     let (from_client, to_client) = client.into_split();
     let (from_service, to_service) = service.into_split();
-    let requests = pump(from_client, to_service, Direction::Requests, &shared);
-    let replies = pump(from_service, to_client, Direction::Replies, &shared);
+    let requests = pump(from_client, to_service, Direction::Requests, cuts, &shared);
+    let replies = pump(from_service, to_client, Direction::Replies, cuts, &shared);
     tokio::select! {
         ((), ()) = async { tokio::join!(requests, replies) } => {}
         _ = faults.wait_for(|faults| faults.cuts != cuts) => {}
@@ -243,9 +243,9 @@ async fn serve(client: TcpStream, shared: Shared) {
 }
 
 /// One direction, until its sender closes it; a half-closed connection stays half open.
-async fn pump(from: OwnedReadHalf, to: OwnedWriteHalf, direction: Direction, shared: &Shared) {
+async fn pump(from: OwnedReadHalf, to: OwnedWriteHalf, direction: Direction, cuts: u64, shared: &Shared) {
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
-    tokio::join!(read(from, sender, direction, shared), write(to, receiver, direction, shared.faults.clone()));
+    tokio::join!(read(from, sender, direction, shared), write(to, receiver, direction, cuts, shared.faults.clone()));
 }
 
 async fn read(mut from: OwnedReadHalf, chunks: mpsc::Sender<(Instant, Bytes)>, direction: Direction, shared: &Shared) {
@@ -263,17 +263,20 @@ async fn write(
     mut to: OwnedWriteHalf,
     mut chunks: mpsc::Receiver<(Instant, Bytes)>,
     direction: Direction,
+    cuts: u64,
     mut faults: watch::Receiver<Faults>,
 ) {
     while let Some((due, chunk)) = chunks.recv().await {
         tokio::time::sleep_until(due).await;
-        let Ok(flow) = faults
-            .wait_for(|faults| faults.way(direction).flow != Flow::Stall)
-            .await
-            .map(|faults| faults.way(direction).flow)
-        else {
+        let flowing = |faults: &Faults| faults.cuts != cuts || faults.way(direction).flow != Flow::Stall;
+        let Ok(now) = faults.wait_for(flowing).await.map(|faults| *faults) else {
             return;
         };
+        // A cut loses what was kept, also when the faults ended in the same moment.
+        if now.cuts != cuts {
+            return;
+        }
+        let flow = now.way(direction).flow;
         if flow == Flow::Forward && to.write_all(&chunk).await.is_err() {
             return;
         }

@@ -101,6 +101,25 @@ async fn a_cut_closes_open_connections_and_refusing_the_new_ones() -> Result<()>
 }
 
 #[tokio::test]
+async fn a_cut_loses_what_was_kept_even_when_the_faults_end_at_once() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let proxy = Proxy::start(listener.local_addr()?.port()).await?;
+    proxy.stall(Direction::Requests);
+    let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
+    let (mut service, _) = listener.accept().await?;
+    client.write_all(b"kept").await?;
+    let kept = || async { Ok(proxy.bytes(Direction::Requests) == 4) };
+    wait::until_true("the proxy to have the bytes", wait::SOON, kept).await?;
+    proxy.cut();
+    proxy.heal();
+    let mut read = Vec::new();
+    // The end may come as a reset or in order; what counts is that no byte came before it.
+    let _ = wait::bounded("the cut", wait::SOON, service.read_to_end(&mut read)).await?;
+    assert_eq!(read, b"");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_delay_is_paid_once_by_bytes_sent_together() -> Result<()> {
     let proxy = Proxy::start(echo().await?).await?;
     proxy.delay(Direction::Replies, SHORT);
