@@ -16,6 +16,7 @@ pub mod vhost;
 
 pub mod journal;
 pub mod ledger;
+pub mod tally;
 pub mod writer;
 
 pub mod kafka_proxy;

@@ -34,6 +34,7 @@ pub struct Launch {
     environment: Vec<(OsString, OsString)>,
     config: Option<String>,
     binary: PathBuf,
+    quiet: bool,
 }
 
 impl Launch {
@@ -41,7 +42,7 @@ impl Launch {
     #[must_use]
     pub fn new<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Self {
         let arguments = arguments.into_iter().map(Into::into).collect();
-        Self { arguments, environment: Vec::new(), config: None, binary: binary() }
+        Self { arguments, environment: Vec::new(), config: None, binary: binary(), quiet: false }
     }
 
     /// `run` with an admin endpoint on a free port.
@@ -94,6 +95,13 @@ impl Launch {
         self
     }
 
+    /// Does not show the log when the handle is dropped: for a program whose output people read.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
     /// Starts the process. Of this process's environment it gets only what programs need.
     ///
     /// # Errors
@@ -118,7 +126,7 @@ impl Launch {
         let pid = child.id().context("the process ended before it began")?;
         let stdout = Output::follow(child.stdout.take().context("no standard output")?);
         let stderr = Output::follow(child.stderr.take().context("no standard error")?);
-        Ok(Relay { child, pid, stdout, stderr, _config: config })
+        Ok(Relay { child, pid, stdout, stderr, quiet: self.quiet, _config: config })
     }
 
     /// Starts the process, waits for its end, and returns what it said.
@@ -147,6 +155,7 @@ pub struct Relay {
     pid: u32,
     stdout: Output,
     stderr: Output,
+    quiet: bool,
     _config: Option<ConfigFile>,
 }
 
@@ -273,6 +282,9 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        if self.quiet {
+            return;
+        }
         let log = self.stderr.text();
         let skipped = log.lines().count().saturating_sub(SHOWN_LINES_MAX);
         eprintln!("--- log of relay {} ({skipped} earlier lines left out) ---", self.pid);
