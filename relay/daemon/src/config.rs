@@ -29,6 +29,8 @@ use secrecy::ExposeSecret as _;
 pub use brokers::Brokers;
 pub use database_url::Database;
 pub use effective::{Effective, default_file};
+#[cfg(test)]
+pub use keys::{KEYS, ROUTE_KEYS};
 pub use layers::Sources;
 pub use problem::ConfigurationError;
 pub use settings::{Fence, OnPark, Settings};

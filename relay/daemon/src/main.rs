@@ -8,6 +8,8 @@ mod cli;
 mod commands;
 mod config;
 mod database;
+#[cfg(test)]
+mod documentation;
 mod exit;
 mod health;
 mod logging;
