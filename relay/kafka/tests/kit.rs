@@ -42,7 +42,8 @@ fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
 }
 
 pub async fn create_topic(brokers: &str, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-    let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    // Records carry their rows' time, which is long past here: by default the broker soon deletes such records.
+    let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1)).set("retention.ms", "-1");
     for (key, value) in settings {
         topic = topic.set(key, value);
     }
