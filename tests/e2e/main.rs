@@ -3,4 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod kit;
+
+mod failures_blame;
+mod failures_duplicates;
+mod failures_loss;
+mod kill9;
+mod mutants;
 mod operate;
+mod scene;
