@@ -15,6 +15,9 @@ use crate::received::Received;
 /// A relay must have shown that it works before it is killed.
 const ARRIVALS_MIN: usize = 100;
 
+/// A new relay waits out its predecessor's lease first; a loaded machine takes its time for all of it.
+const PATIENCE: Duration = Duration::from_secs(90);
+
 /// The database and the broker at the instant of a kill.
 pub struct Kill {
     pub committed: usize,
@@ -25,7 +28,7 @@ pub struct Kill {
 }
 
 pub async fn with_rows_in_flight(relay: &mut Relay, shop: &Client, received: &Received) -> Result<Kill> {
-    received.wait_count(received.count() + ARRIVALS_MIN, wait::SOON).await.context("the relay was just started")?;
+    received.wait_count(received.count() + ARRIVALS_MIN, PATIENCE).await.context("the relay was just started")?;
     loop {
         relay.sigstop()?;
         settle(shop, received).await?;
@@ -36,7 +39,7 @@ pub async fn with_rows_in_flight(relay: &mut Relay, shop: &Client, received: &Re
         }
         let count = received.count();
         relay.sigcont()?;
-        received.wait_count(count + 1, wait::SOON).await?;
+        received.wait_count(count + 1, PATIENCE).await?;
     }
 }
 

@@ -158,7 +158,7 @@ async fn kill_again_and_again(stage: &Stage, kills: usize, received: &Received, 
 async fn finish(stage: &Stage, application: &mut JoinHandle<Result<()>>, screen: &Screen) -> Result<()> {
     let mut relay = stage.relay(&[]).start()?;
     application.await??;
-    let code = relay.stop(wait::SOON).await?;
+    let code = relay.stop(Duration::from_secs(60)).await?;
     ensure!(code == Some(0), "a relay that was asked to stop ended with {code:?}; its log:\n{}", tail(&relay));
     screen.line("the application is done; the relay stopped cleanly; now: outbox-relay run --drain");
     let drain = stage.relay(&["--drain", "--drain-timeout", "60"]).finish(Duration::from_secs(90)).await?;

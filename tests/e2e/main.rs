@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod kit;
-
+mod demo;
 mod failures_blame;
 mod failures_duplicates;
 mod failures_loss;
 mod kill9;
+mod kit;
 mod mutants;
 mod operate;
 mod scene;
+mod structure;
