@@ -112,6 +112,12 @@ deny() {
 
 cargo_test() { tests/services/with.sh postgres rabbitmq kafka -- timeout "$deadline" cargo test --locked --workspace --no-fail-fast "$@"; }
 
+# A copy of the relay that can break a rule on purpose, for the tests that must catch it.
+build_mutants() {
+    cargo build --locked -p outbox-relay --features mutants &&
+        install -D "$target/debug/outbox-relay" "$target/mutants/outbox-relay"
+}
+
 versions() {
     local version
     if ! command -v npm >/dev/null && [ "${CI:-}" != true ]; then
@@ -130,8 +136,11 @@ if [ "$slow" = no ]; then
     step "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
     step "deny" deny
 fi
+# The mutants go first, since both builds write the same file; what they share is compiled once.
+step "build the mutants" build_mutants
 step "build" cargo build --locked --bin outbox-relay || finish
 export OUTBOX_RELAY_BIN="${OUTBOX_RELAY_BIN:-$target/debug/outbox-relay}"
+export OUTBOX_MUTANT_BIN="${OUTBOX_MUTANT_BIN:-$target/mutants/outbox-relay}"
 if [ "$slow" = yes ]; then
     tests "slow tests" cargo_test -- --ignored "$@"
 else

@@ -26,6 +26,7 @@ needs() {
         need '[ -x /usr/lib/postgresql/15/bin/initdb ]' postgresql-15
         need 'command -v psql' postgresql-client-15
         need 'command -v python3' python3
+        need '/usr/bin/python3 -c "import psycopg2"' python3-psycopg2
         ;;
     rabbitmq)
         need '[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v epmd' rabbitmq-server
