@@ -10,5 +10,7 @@ mod kill9;
 mod kit;
 mod mutants;
 mod operate;
+mod order;
 mod scene;
+mod stage;
 mod structure;
