@@ -9,10 +9,13 @@ mod failures_loss;
 mod fidelity;
 mod kill9;
 mod kit;
+
+mod failures_hangs;
 mod late_commits;
 mod mutants;
 mod operate;
 mod order;
+mod recovery;
 mod scene;
 mod stage;
 mod structure;

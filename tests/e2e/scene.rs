@@ -59,7 +59,6 @@ pub struct Scene {
     journal: Journal,
     written: usize,
     reader: Option<Reader>,
-    #[allow(dead_code, reason = "for tests in which a service is away")]
     /// Kept to the end, since they take their queues and topics with them.
     former: Vec<Broker>,
     arrivals: Vec<Arrival>,
@@ -252,7 +251,6 @@ impl Scene {
     }
 
     /// New sessions with database and broker, after one of them was away.
-    #[allow(dead_code, reason = "for tests in which a service is away")]
     pub async fn reconnect(&mut self) -> Result<()> {
         self.reader = None;
         let connect = || async { Ok(Some(self.database.client().await?)) };
