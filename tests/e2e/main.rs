@@ -5,16 +5,16 @@
 mod demo;
 mod failures_blame;
 mod failures_duplicates;
+mod failures_hangs;
 mod failures_loss;
 mod fidelity;
 mod kill9;
 mod kit;
-
-mod failures_hangs;
 mod late_commits;
 mod mutants;
 mod operate;
 mod order;
+mod phantom;
 mod recovery;
 mod scene;
 mod stage;
