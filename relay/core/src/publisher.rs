@@ -71,7 +71,9 @@ impl Outgoing {
 pub struct Run(Arc<AtomicBool>);
 
 impl Run {
-    fn is_broken(&self) -> bool {
+    /// A row of it was answered with something else than `Confirmed`.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
