@@ -121,6 +121,8 @@ impl<S: Session> SessionRun<S> {
                 slot.abandon.cancel();
             }
         }
+        // A lane that somebody else owns by now never comes back with its memory, whose permits others need.
+        self.dormant.retain(|lane, _| beat.free.contains(lane));
         let owned = self.slots.len();
         let wanted = leases::wanted(&beat.free, owned, beat.relays_alive, beat.rank);
         let wanted: Vec<(i16, Option<i64>)> =

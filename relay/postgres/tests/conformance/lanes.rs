@@ -43,6 +43,8 @@ async fn a_heartbeat_extends_only_what_it_names_and_offers_the_rest_of_ours() {
     assert!(beat.free.contains(&5), "a lane of an earlier session may be taken again at once");
     assert!(!beat.free.contains(&LANE));
     f.take_over().await;
+    let beat = f.session.heartbeat(&[]).await.expect("a heartbeat");
+    assert!(!beat.free.contains(&LANE), "what was kept of a lane that somebody else owns is void");
     assert_eq!(f.session.heartbeat(&[f.lease]).await.expect("a heartbeat").kept, []);
 }
 
