@@ -216,8 +216,23 @@ async fn reuse_numbers(
         effective += usize::from(reused);
         let expected = journal.count(Outcome::Committed);
         stage::read_ids(&mut reader, &mut received, expected, patience).await?;
+        let report = stage::judge(&journal.entries(), &received)?;
+        if !report.lost.is_empty() {
+            let passed = pass_over(&stage, &mut reader).await;
+            passed.context("rows are missing, and later ones do not come either")?;
+            return Ok(Life { report, effective });
+        }
     }
     Ok(Life { report: stage::judge(&journal.entries(), &received)?, effective })
+}
+
+/// Commits so many rows that the last is above every number drawn before, and waits for it: what has not come then
+/// was passed over, and the relay is not merely slow.
+async fn pass_over(stage: &Stage, reader: &mut outbox_tests::rabbit::Reader) -> Result<()> {
+    let statement = "INSERT INTO outbox.message (idempotency_key, topic, payload) \
+                     SELECT 'passing-' || n, 'a', '{}' FROM generate_series(1, $1::bigint) AS n";
+    stage.database.client().await?.execute(statement, &[&(2 * DRAWN)]).await?;
+    settle(stage, "last", reader).await.map(|_| ())
 }
 
 /// The relay looks at the sequence once a second and then claims once more in every lane; nothing tells from
@@ -252,18 +267,11 @@ async fn a_number_given_out_twice_loses_nothing() -> Result<()> {
 async fn the_mutant_that_keeps_positions_is_caught() -> Result<()> {
     let fragile = Fragile::start().await?;
     for life in 1..=ROUNDS / ROUNDS_OF_ONE_RELAY {
-        // A row that it skips may be the one that is waited for.
-        match reuse_numbers(&fragile, |stage| stage.launch_mutant("keep_positions"), Duration::from_secs(8)).await {
-            Ok(found) if found.report.lost.is_empty() => {}
-            Ok(found) => {
-                eprintln!("caught in life {life}: {}", found.report);
-                return Ok(());
-            }
-            Err(error) if format!("{error:#}").contains("never came") => {
-                eprintln!("caught in life {life}: {error:#}");
-                return Ok(());
-            }
-            Err(error) => return Err(error),
+        let found =
+            reuse_numbers(&fragile, |stage| stage.launch_mutant("keep_positions"), Duration::from_secs(8)).await?;
+        if !found.report.lost.is_empty() {
+            eprintln!("caught in life {life}: {}", found.report);
+            return Ok(());
         }
     }
     bail!("{ROUNDS} rounds did not tell the relay that keeps positions from the true one")
