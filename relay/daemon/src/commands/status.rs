@@ -98,12 +98,16 @@ const RELAYS_SQL: &str = "
 
 const MAY_READ_SQL: &str = "SELECT has_column_privilege('outbox.message', 'sent_at', 'SELECT')";
 
+// A discarded row is never sent, so it is nobody's backlog.
 const TOPICS_SQL: &str = "
     SELECT topic, count(*) FROM (
-        (SELECT topic FROM outbox.message WHERE sent_at IS NULL AND available_at IS NULL LIMIT $1)
+        (SELECT topic, seq FROM outbox.message WHERE sent_at IS NULL AND available_at IS NULL LIMIT $1)
         UNION ALL
-        (SELECT topic FROM outbox.message WHERE sent_at IS NULL AND available_at <= clock_timestamp() LIMIT $1)
-    ) AS due GROUP BY topic ORDER BY 2 DESC, 1 LIMIT $2";
+        (SELECT topic, seq FROM outbox.message WHERE sent_at IS NULL AND available_at <= clock_timestamp() LIMIT $1)
+    ) AS due
+     WHERE NOT EXISTS (SELECT FROM outbox.held AS h
+                        WHERE h.source = 'outbox' AND h.row_id = due.seq::text AND h.state = 'discarded')
+     GROUP BY topic ORDER BY 2 DESC, 1 LIMIT $2";
 
 /// Asks and prints.
 pub async fn status(database: &Database, block_key: bool, form: Output, out: &mut Vec<u8>) -> Outcome<Exit> {
