@@ -48,7 +48,7 @@ impl Supervisor {
             };
             match session {
                 Ok(session) => {
-                    tracing::info!(broker = %self.config.endpoint(), "connected to RabbitMQ");
+                    tracing::debug!(broker = %self.config.endpoint(), "connected to RabbitMQ");
                     if connected_before {
                         self.observer.reconnected(Peer::Broker(Sink::Rabbitmq));
                     }
@@ -127,16 +127,10 @@ impl Supervisor {
         self.tell(Link::Up);
     }
 
-    /// Says how the link stands: log and metrics first, so that whoever acts on the change finds them told.
+    /// Says how the link stands: metrics first, so that whoever acts on the change finds them told. The core logs it.
     fn tell(&self, link: Link) {
         if *self.link.borrow() == link {
             return;
-        }
-        match &link {
-            Link::Up => tracing::info!("the way to RabbitMQ is open"),
-            Link::Down { detail } => tracing::warn!(detail, "the way to RabbitMQ is down"),
-            Link::Blocked { detail } => tracing::warn!(detail, "RabbitMQ blocks publishers"),
-            Link::Refused { detail } => tracing::error!(detail, "RabbitMQ refuses us"),
         }
         let blocked = matches!(link, Link::Blocked { .. });
         self.observer.link(Sink::Rabbitmq, link.is_up() || blocked, blocked);

@@ -111,11 +111,9 @@ impl<S: Source> Relay<S> {
     }
 }
 
-/// Tells lanes and observer of every change of a link.
+/// Tells lanes and the log of every change of a link.
 async fn watch_links(shared: Arc<Shared>) {
     let tell = |sink, link: &Link| {
-        let blocked = matches!(link, Link::Blocked { .. });
-        shared.observer.link(sink, link.is_up() || blocked, blocked);
         shared.link_changes.send_modify(|changes| *changes += 1);
         match link {
             Link::Up => tracing::info!(sink = %sink, "broker link is up"),
@@ -126,12 +124,13 @@ async fn watch_links(shared: Arc<Shared>) {
         }
     };
     let watches = shared.sinks.links().into_iter().map(|(sink, mut link)| async move {
-        loop {
+        // Not being connected yet is no news.
+        if link.borrow_and_update().is_up() {
+            tell(sink, &Link::Up);
+        }
+        while link.changed().await.is_ok() {
             let now = link.borrow_and_update().clone();
             tell(sink, &now);
-            if link.changed().await.is_err() {
-                return;
-            }
         }
     });
     futures_util::future::join_all(watches).await;

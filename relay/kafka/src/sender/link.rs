@@ -2,7 +2,6 @@
 
 use outbox_core::{Clock, Link, Millis, Outcome, Peer, Sink};
 use rdkafka::types::RDKafkaErrorCode;
-use tracing::{info, warn};
 
 use super::{HURRY_MS, Sender, not_sent};
 use crate::inbox::Mail;
@@ -78,11 +77,6 @@ impl Sender {
         });
         if changed {
             self.observer.link(Sink::Kafka, link.is_up(), false);
-            match &link {
-                Link::Up => info!(sink = "kafka", "the cluster answers"),
-                Link::Down { detail } | Link::Blocked { detail } => warn!(sink = "kafka", "not connected: {detail}"),
-                Link::Refused { detail } => warn!(sink = "kafka", "the cluster refuses us: {detail}"),
-            }
         }
     }
 
