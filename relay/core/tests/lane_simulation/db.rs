@@ -200,6 +200,8 @@ impl Db {
         }
         self.tables.owner = Some(owner);
         self.tables.expires_at = self.now_ms + ttl_ms;
+        // Or a crash would give the epoch out again, to the same owner.
+        self.flush();
         Some(Acquired { lease: Lease { lane: LANE, epoch: self.tables.epoch }, continuous })
     }
 
