@@ -1,6 +1,6 @@
 //! Log lines to standard error, as text or JSON, with RFC 3339 times in UTC.
 //!
-//! Libraries that print message bodies or passwords are held at `error` whatever level is asked for: lapin logs
+//! Libraries that print message bodies or passwords are held at `error` or off whatever level is asked for: lapin logs
 //! returned messages with their body at warn and its URI with the password at debug; the database driver logs
 //! statements at debug. Only a directive that names such a target itself gets more from it.
 
@@ -16,7 +16,7 @@ use crate::config::{Log, LogFormat};
 
 /// Targets whose lines may hold payloads or secrets.
 const QUIET: [&str; 8] = [
-    "lapin=error",
+    "lapin=off",
     "amq_protocol=error",
     "async_rs=error",
     "tokio_postgres=error",
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn a_level_keeps_the_talkative_targets_quiet_unless_they_are_named() {
         let text = filter("trace").unwrap().to_string();
-        assert!(text.contains("lapin=error") && text.contains("trace"), "{text}");
+        assert!(text.contains("lapin=off") && text.contains("trace"), "{text}");
         let text = filter("info,lapin=debug").unwrap().to_string();
-        assert!(text.contains("lapin=debug") && !text.contains("lapin=error"), "{text}");
+        assert!(text.contains("lapin=debug") && !text.contains("lapin=off"), "{text}");
         assert!(filter("loud").is_err() || filter("loud=x").is_err());
     }
 }
