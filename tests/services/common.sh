@@ -58,6 +58,9 @@ require_free_port() {
     fi
 }
 
+# Ports belong to the machine, so all checkouts of one user share the lock under which they are chosen.
+PORTS_LOCK="${TMPDIR:-/tmp}/outbox-relay-ports.$(id -u).lock"
+
 # choose_ports FIRST: sets PORT_OFFSET to the first block of ports, from FIRST on, where nothing
 # listens. Whoever calls holds the lock until the services listen, else two runs choose one block.
 choose_ports() {

@@ -14,7 +14,7 @@ fi
 # runs itself again under the lock, whose file the servers must not inherit.
 if [ "$own_ports" = yes ] && [ ! -s "$SERVICES_DIR/ports" ]; then
     mkdir -p "$SERVICES_DIR"
-    exec 8>"$TARGET_DIR/.services.lock"
+    exec 8>"$PORTS_LOCK"
     flock 8
     choose_ports 1000
     printf '%s\n' "$PORT_OFFSET" >"$SERVICES_DIR/ports"

@@ -66,7 +66,7 @@ finish() {
     exit "$code"
 }
 
-exec 8>"$TARGET_DIR/.services.lock"
+exec 8>"$PORTS_LOCK"
 flock 8
 if [ "$own_folder" = yes ] && [ -z "$given_port_offset" ]; then
     choose_ports 0
