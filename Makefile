@@ -26,6 +26,11 @@ test-slow: ## The tests that take minutes or hours
 demo: ## Real webhooks through a relay that is killed (BROKER=rabbitmq or kafka)
 	@BROKER=$(BROKER) tests/demo.sh
 
+.PHONY: bench
+bench: ## Drains beside bare publishers, into benches/README.md (ROWS=1000000)
+	tests/services/install.sh build postgres rabbitmq kafka
+	benches/run.sh
+
 .PHONY: fmt
 fmt: ## Format the code
 	cargo fmt --all

@@ -25,7 +25,7 @@ const ONE_KEY_BARE_ROWS_MAX: u32 = 20_000;
 
 /// The place at the broker that one contender fills.
 enum Target {
-    Rabbitmq(Queue),
+    Rabbitmq(Box<Queue>),
     Kafka(Topic),
 }
 
@@ -35,7 +35,7 @@ impl Target {
         match arguments.broker {
             Broker::Rabbitmq => {
                 let url = places.amqp_url.as_deref().context("set TEST_AMQP_URL or --amqp-url")?;
-                Ok(Self::Rabbitmq(Queue::declare(url, arguments.queue).await?))
+                Ok(Self::Rabbitmq(Box::new(Queue::declare(url, arguments.queue).await?)))
             }
             Broker::Kafka => {
                 let brokers = places.kafka_brokers.as_deref().context("set TEST_KAFKA_BROKERS or --kafka-brokers")?;

@@ -77,7 +77,8 @@ impl Topic {
         let mut config = self.config();
         config.set("enable.idempotence", "true").set("acks", "all").set("linger.ms", "1");
         config.set("partitioner", "murmur2_random").set("enable.gapless.guarantee", "true");
-        config.set("queue.buffering.max.messages", (in_flight + 1).to_string());
+        // A record counts until its report was served, a little longer than it is unconfirmed.
+        config.set("queue.buffering.max.messages", (2 * in_flight).to_string());
         let producer: ThreadedProducer<Tell> = config.create_with_context(Tell(sender))?;
         let topic = self.name.clone();
         tokio::task::spawn_blocking(move || {
@@ -86,6 +87,9 @@ impl Topic {
                 Ok(false) => bail!("a bare record was refused"),
                 Err(_) => bail!("no delivery report"),
             };
+            // Connecting is no part of the rate.
+            send(&producer, &topic, &load, rows.start)?;
+            report()?;
             let started = Instant::now();
             let mut open = 0_usize;
             for row in rows {
