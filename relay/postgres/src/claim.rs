@@ -1,6 +1,6 @@
 //! claim: one page of one lane in one snapshot; and the cheap questions around it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use outbox_core::{
@@ -15,6 +15,15 @@ use crate::connection::Connection;
 use crate::errors::classify;
 use crate::types::{Lsn, RawBytes, Timestamptz, Xid8};
 
+const CLAIM: &str = include_str!("sql/claim.sql");
+
+/// The claim without the part that reads the waiting room.
+static CLAIM_NOT_LOOKING: LazyLock<String> = LazyLock::new(|| {
+    let parts =
+        CLAIM.split_once("-- looking\n").and_then(|(before, rest)| Some((before, rest.split_once("-- looked\n")?.1)));
+    parts.map_or_else(|| CLAIM.to_owned(), |(before, after)| format!("{before}{after}"))
+});
+
 /// One page, and the WAL position that must be flushed before any row of it is published.
 pub(crate) async fn claim(
     connection: &Connection,
@@ -25,7 +34,7 @@ pub(crate) async fn claim(
     let bytes_max = i64::try_from(request.bytes_max.max(1)).unwrap_or(i64::MAX);
     let rows = connection
         .query(
-            include_str!("sql/claim.sql"),
+            if request.with_held { CLAIM } else { &CLAIM_NOT_LOOKING },
             &[
                 (&config.source, Type::TEXT),
                 (&request.lease.lane, Type::INT2),
@@ -46,9 +55,10 @@ pub(crate) async fn claim(
     if !facts.alive {
         return Err(gone());
     }
+    let columns = Columns::find(first)?;
     let mut claimed = Vec::with_capacity(rows.len());
     for row in &rows {
-        if let Some(row) = read(row).map_err(|error| classify(&error))? {
+        if let Some(row) = columns.read(row).map_err(|error| classify(&error))? {
             claimed.push(row);
         }
     }
@@ -105,60 +115,110 @@ impl Facts {
     }
 }
 
-/// `None` is the line that only carries the snapshot.
-fn read(row: &Row) -> Result<Option<Claimed>, tokio_postgres::Error> {
-    let Some(seq) = row.try_get::<_, Option<i64>>("seq")? else { return Ok(None) };
-    let tx: Xid8 = row.try_get("tx")?;
-    let id = RowId { seq, tx: TxId(tx.0) };
-    let origin = match row.try_get("origin")? {
-        "fresh" => Origin::Fresh,
-        "delayed" => Origin::Delayed,
-        "probe" => Origin::Held { probe: true },
-        _ => Origin::Held { probe: false },
-    };
-    let ordering_key: Option<String> = row.try_get("ordering_key")?;
-    let content = if row.try_get("blocked")? {
-        Content::Blocked
-    } else {
-        match content(row, id, ordering_key.clone()) {
-            Ok(row) => Content::Row(Arc::new(row)),
-            Err(detail) => Content::Bad { detail },
-        }
-    };
-    Ok(Some(Claimed { id, origin, ordering_key, content }))
+/// Where each column stands: looked up once a page, since a look by name compares names.
+struct Columns {
+    seq: usize,
+    tx: usize,
+    origin: usize,
+    ordering_key: usize,
+    blocked: usize,
+    idempotency_key: usize,
+    topic: usize,
+    payload: usize,
+    payload_bytes: usize,
+    content_type: usize,
+    headers: usize,
+    created_at: usize,
+    available_at: usize,
+    attempts: usize,
+    held_since: usize,
 }
 
-/// A column that is not what the table promises makes a bad row, never a panic: the text names the column.
-fn content(row: &Row, id: RowId, ordering_key: Option<String>) -> Result<OutboxRow, String> {
-    let text =
-        |column: &str| row.try_get::<_, String>(column).map_err(|_| format!("column {column} is NULL or no text"));
-    let time = |column: &str| {
-        let time = row.try_get::<_, Option<Timestamptz>>(column).map_err(|_| format!("column {column} is no time"))?;
-        Ok::<_, String>(time.map(|time| Timestamp(time.0)))
-    };
-    let body = |column: &str| {
-        let bytes =
-            row.try_get::<_, Option<RawBytes<'_>>>(column).map_err(|_| format!("column {column} has no bytes"))?;
-        Ok::<_, String>(bytes.map(|bytes| Bytes::copy_from_slice(bytes.0)))
-    };
-    let attempts = row.try_get::<_, Option<i32>>("attempts").map_err(|_| "attempts is no number".to_owned())?;
-    Ok(OutboxRow {
-        id,
-        idempotency_key: text("idempotency_key")?,
-        topic: text("topic")?,
-        ordering_key,
-        payload: body("payload")?.or(body("payload_bytes")?),
-        content_type: text("content_type")?,
-        headers: headers(row)?,
-        created_at: time("created_at")?.ok_or("column created_at is NULL")?,
-        available_at: time("available_at")?,
-        attempts: attempts.map_or(0, |attempts| u32::try_from(attempts).unwrap_or(0)),
-        held_since: time("held_since")?,
-    })
+impl Columns {
+    fn find(row: &Row) -> Result<Self, SourceError> {
+        let find = |name: &str| {
+            let found = row.columns().iter().position(|column| column.name() == name);
+            found.ok_or_else(|| SourceError::Lost(format!("a claim came back without its column {name}")))
+        };
+        Ok(Self {
+            seq: find("seq")?,
+            tx: find("tx")?,
+            origin: find("origin")?,
+            ordering_key: find("ordering_key")?,
+            blocked: find("blocked")?,
+            idempotency_key: find("idempotency_key")?,
+            topic: find("topic")?,
+            payload: find("payload")?,
+            payload_bytes: find("payload_bytes")?,
+            content_type: find("content_type")?,
+            headers: find("headers")?,
+            created_at: find("created_at")?,
+            available_at: find("available_at")?,
+            attempts: find("attempts")?,
+            held_since: find("held_since")?,
+        })
+    }
+
+    /// `None` is the line that only carries the snapshot.
+    fn read(&self, row: &Row) -> Result<Option<Claimed>, tokio_postgres::Error> {
+        let Some(seq) = row.try_get::<_, Option<i64>>(self.seq)? else { return Ok(None) };
+        let tx: Xid8 = row.try_get(self.tx)?;
+        let id = RowId { seq, tx: TxId(tx.0) };
+        let origin = match row.try_get(self.origin)? {
+            "fresh" => Origin::Fresh,
+            "delayed" => Origin::Delayed,
+            "probe" => Origin::Held { probe: true },
+            _ => Origin::Held { probe: false },
+        };
+        let ordering_key: Option<String> = row.try_get(self.ordering_key)?;
+        let content = if row.try_get(self.blocked)? {
+            Content::Blocked
+        } else {
+            match self.content(row, id, ordering_key.clone()) {
+                Ok(row) => Content::Row(Arc::new(row)),
+                Err(detail) => Content::Bad { detail },
+            }
+        };
+        Ok(Some(Claimed { id, origin, ordering_key, content }))
+    }
+
+    /// A column that is not what the table promises makes a bad row, never a panic: the text names the column.
+    fn content(&self, row: &Row, id: RowId, ordering_key: Option<String>) -> Result<OutboxRow, String> {
+        let text = |column: usize| {
+            row.try_get::<_, String>(column).map_err(|_| format!("column {} is NULL or no text", name(row, column)))
+        };
+        let time = |column: usize| {
+            let time = row.try_get::<_, Option<Timestamptz>>(column);
+            let time = time.map_err(|_| format!("column {} is no time", name(row, column)))?;
+            Ok::<_, String>(time.map(|time| Timestamp(time.0)))
+        };
+        let body = |column: usize| {
+            let bytes = row.try_get::<_, Option<RawBytes<'_>>>(column);
+            let bytes = bytes.map_err(|_| format!("column {} has no bytes", name(row, column)))?;
+            Ok::<_, String>(bytes.map(|bytes| Bytes::copy_from_slice(bytes.0)))
+        };
+        let attempts = row.try_get::<_, Option<i32>>(self.attempts).map_err(|_| "attempts is no number".to_owned())?;
+        Ok(OutboxRow {
+            id,
+            idempotency_key: text(self.idempotency_key)?,
+            topic: text(self.topic)?,
+            ordering_key,
+            payload: body(self.payload)?.or(body(self.payload_bytes)?),
+            content_type: text(self.content_type)?,
+            headers: headers(row.try_get(self.headers).map_err(|_| "column headers is no JSON".to_owned())?)?,
+            created_at: time(self.created_at)?.ok_or("column created_at is NULL")?,
+            available_at: time(self.available_at)?,
+            attempts: attempts.map_or(0, |attempts| u32::try_from(attempts).unwrap_or(0)),
+            held_since: time(self.held_since)?,
+        })
+    }
 }
 
-fn headers(row: &Row) -> Result<Headers, String> {
-    let json: Option<&str> = row.try_get("headers").map_err(|_| "column headers is no JSON".to_owned())?;
+fn name(row: &Row, column: usize) -> &str {
+    row.columns().get(column).map_or("", tokio_postgres::Column::name)
+}
+
+fn headers(json: Option<&str>) -> Result<Headers, String> {
     let Some(json) = json else { return Ok(Headers::default()) };
     match serde_json::from_str(json) {
         Ok(serde_json::Value::Object(map)) => {

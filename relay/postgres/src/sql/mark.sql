@@ -21,6 +21,8 @@ confirmed AS MATERIALIZED (
     SELECT r.seq, r.tx
       FROM unnest($6, $7, $8, $9) AS r (lane, epoch, seq, tx)
       JOIN fence f ON f.lane = r.lane AND f.epoch = r.epoch
+     -- In the order of the table: rows of several lanes lie on the same pages.
+     ORDER BY r.seq
 ),
 marked AS (
     UPDATE outbox.message m SET sent_at = clock_timestamp()
