@@ -23,7 +23,7 @@ mod tests;
 
 use std::net::SocketAddr;
 
-use outbox_core::Routes;
+use outbox_core::{OnPark, Routes};
 use secrecy::ExposeSecret as _;
 
 pub use brokers::Brokers;
@@ -33,7 +33,7 @@ pub use effective::{Effective, default_file};
 pub use keys::{KEYS, ROUTE_KEYS};
 pub use layers::Sources;
 pub use problem::ConfigurationError;
-pub use settings::{Fence, OnPark, Settings};
+pub use settings::Settings;
 
 use layers::{Merged, merge};
 use reader::Reader;
@@ -83,7 +83,7 @@ pub fn for_database(sources: &Sources) -> Result<DatabaseOnly, ConfigurationErro
     let (mut reader, _) = start(sources);
     let database = database(&mut reader);
     let log = log(&mut reader);
-    let block_key = Settings::read(&mut reader).on_park == OnPark::BlockKey;
+    let block_key = Settings::read(&mut reader).relay.on_park == OnPark::BlockKey;
     let _ = (RouteTables::read(&mut reader), admin_listen(&mut reader));
     let database = reader.finish(database)?;
     database.map(|database| DatabaseOnly { database, block_key, log }).ok_or_else(|| ConfigurationError(Vec::new()))

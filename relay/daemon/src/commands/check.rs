@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use outbox_core::{Address, NoObserver, Observer, Publisher, Routes};
+use outbox_postgres::DurabilityFence;
 use outbox_schema::{Schema, check_version};
 use serde::Serialize;
 
 use crate::cli::Output;
-use crate::config::{self, Fence, Sources};
+use crate::config::{self, Sources};
 use crate::database::{answered, connect, explain};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{logging, output, publishers};
@@ -109,7 +110,7 @@ async fn database(configuration: &config::Relay) -> Outcome<Vec<Finding>> {
     Ok(findings)
 }
 
-async fn server(client: &tokio_postgres::Client, fence: Fence) -> Outcome<Vec<Finding>> {
+async fn server(client: &tokio_postgres::Client, fence: DurabilityFence) -> Outcome<Vec<Finding>> {
     let what = "cannot look at the server";
     let rows = answered(what, client.query_typed(SERVER_SQL, &[])).await?;
     let Some(row) = rows.first() else { return Err(Failure::text(Exit::Failed, what)) };
@@ -140,7 +141,7 @@ async fn server(client: &tokio_postgres::Client, fence: Fence) -> Outcome<Vec<Fi
     if !fsync {
         findings.push(finding(Level::Warning, "server", "fsync is off: a crash may lose rows and whole databases"));
     }
-    if fence == Fence::Sync && standbys.is_empty() {
+    if fence == DurabilityFence::Sync && standbys.is_empty() {
         let text = "durability_fence is sync and synchronous_standby_names is empty; name standbys, or use local";
         findings.push(finding(Level::Error, "fence", text));
     }

@@ -97,7 +97,7 @@ impl Parts {
         let sinks = Sinks::new(publishers);
         let source = PostgresSource::new(postgres(&configuration, relay_id))
             .map_err(|error| Failure::text(Exit::Configuration, error))?;
-        let settings = outbox_core::Settings::from(&configuration.settings);
+        let settings = configuration.settings.relay.clone();
         let shared = Arc::new(Shared::new(settings, configuration.routes, sinks, observer));
         // Our own token: a drain that takes too long and a refused login end the relay too.
         let end = stop.child_token();
@@ -213,8 +213,8 @@ fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConf
         relay_id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()),
-        lease_ttl_ms: configuration.settings.lease_ttl_ms,
-        fence: configuration.settings.fence.into(),
+        lease_ttl_ms: configuration.settings.relay.lease_ttl_ms,
+        fence: configuration.settings.fence,
         statement_timeout_ms: STATEMENT_TIMEOUT_MS,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use outbox_core::Sink;
+use outbox_core::{OnPark, Sink};
 use outbox_kafka::{ConfigError, KafkaConfig};
 use outbox_rabbitmq::{RabbitmqConfig, RabbitmqOptions};
 use secrecy::ExposeSecret as _;
@@ -11,7 +11,7 @@ use secrecy::ExposeSecret as _;
 use super::keys::KAFKA_PROPERTIES;
 use super::reader::Reader;
 use super::secret;
-use super::settings::{OnPark, Settings};
+use super::settings::Settings;
 
 /// At least one broker in a relay's configuration.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +53,9 @@ fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> 
     let mut options = RabbitmqOptions::new(url.expose_secret());
     options.ca_file = ca_file;
     options.message_bytes_max = message_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
-    options.confirm_timeout_ms = settings.confirm_timeout_ms;
+    options.confirm_timeout_ms = settings.relay.confirm_timeout_ms;
     options.pipelined = pipelined;
-    options.window_max = options.window_max.min(settings.in_flight_max);
+    options.window_max = options.window_max.min(settings.relay.in_flight_max);
     match RabbitmqConfig::new(options) {
         Ok(config) => return Some(config),
         Err(error) => {
@@ -87,10 +87,10 @@ fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
     let config = KafkaConfig {
         brokers: entries.join(","),
         properties,
-        confirm_timeout_ms: settings.confirm_timeout_ms,
-        in_flight_max: settings.in_flight_max,
+        confirm_timeout_ms: settings.relay.confirm_timeout_ms,
+        in_flight_max: settings.relay.in_flight_max,
         // Behind a parked row nothing of its key may be under way.
-        strict: settings.on_park == OnPark::BlockKey,
+        strict: settings.relay.on_park == OnPark::BlockKey,
     };
     match config.check() {
         Ok(()) => return Some(config),

@@ -1,47 +1,18 @@
 //! The numbers and choices that steer the relay, checked against their bounds and against each other.
 
-use outbox_core::BackoffPolicy;
+use outbox_core::{BackoffPolicy, OnPark, RetryPolicy};
+use outbox_postgres::DurabilityFence;
 
 use super::reader::Reader;
 use super::value;
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// What a parked row does to the later rows of its ordering key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnPark {
-    Continue,
-    BlockKey,
-}
-
-/// What must have happened to a row's commit before the row is published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
-    Local,
-    Sync,
-    None,
-}
-
-/// Settings without addresses and secrets. Names end in their unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Settings without addresses and secrets.
+#[derive(Clone, Debug)]
 pub struct Settings {
-    pub lease_ttl_ms: u64,
-    /// At most half of `lease_ttl_ms`.
-    pub lease_renew_ms: u64,
-    pub batch_rows_max: usize,
-    pub batch_bytes_max: usize,
-    pub in_flight_max: usize,
-    pub poll_min_ms: u64,
-    pub poll_max_ms: u64,
-    pub retry: BackoffPolicy,
-    pub attempts_max: u32,
-    pub attempts_min_age_ms: u64,
-    pub confirm_timeout_ms: u64,
-    pub shutdown_grace_ms: u64,
-    /// `None` keeps sent rows for ever; 0 removes them at once.
-    pub retention_s: Option<u64>,
-    pub on_park: OnPark,
-    pub fence: Fence,
+    pub relay: outbox_core::Settings,
+    pub fence: DurabilityFence,
 }
 
 impl Settings {
@@ -58,7 +29,12 @@ impl Settings {
         }
         let (poll_min_ms, poll_max_ms) = ordered(reader, "poll.min_ms", "poll.max_ms", 1..=60_000);
         let (initial_ms, max_ms) = ordered(reader, "retry.initial_ms", "retry.max_ms", 1..=24 * HOUR_MS);
-        Self {
+        let retry = RetryPolicy {
+            backoff: BackoffPolicy { initial_ms, max_ms },
+            attempts_max: u32::try_from(reader.integer("retry.attempts_max", 1..=1_000_000)).unwrap_or(1_000_000),
+            attempts_min_age_ms: reader.integer("retry.attempts_min_age_ms", 0..=30 * 24 * HOUR_MS),
+        };
+        let relay = outbox_core::Settings {
             lease_ttl_ms,
             lease_renew_ms,
             batch_rows_max: count(reader, "batch.rows_max", 100_000),
@@ -66,52 +42,15 @@ impl Settings {
             in_flight_max: count(reader, "in_flight_max", 1_000_000),
             poll_min_ms,
             poll_max_ms,
-            retry: BackoffPolicy { initial_ms, max_ms },
-            attempts_max: u32::try_from(reader.integer("retry.attempts_max", 1..=1_000_000)).unwrap_or(1_000_000),
-            attempts_min_age_ms: reader.integer("retry.attempts_min_age_ms", 0..=30 * 24 * HOUR_MS),
+            retry,
             confirm_timeout_ms: reader.integer("confirm.timeout_ms", 100..=HOUR_MS),
             shutdown_grace_ms: reader.integer("shutdown.grace_ms", 0..=HOUR_MS),
             retention_s: retention(reader),
             on_park: reader.choice("on_park", &[("continue", OnPark::Continue), ("block_key", OnPark::BlockKey)]),
-            fence: reader
-                .choice("durability_fence", &[("local", Fence::Local), ("sync", Fence::Sync), ("none", Fence::None)]),
-        }
-    }
-}
-
-impl From<&Settings> for outbox_core::Settings {
-    fn from(settings: &Settings) -> Self {
-        Self {
-            lease_ttl_ms: settings.lease_ttl_ms,
-            lease_renew_ms: settings.lease_renew_ms,
-            batch_rows_max: settings.batch_rows_max,
-            batch_bytes_max: settings.batch_bytes_max,
-            in_flight_max: settings.in_flight_max,
-            poll_min_ms: settings.poll_min_ms,
-            poll_max_ms: settings.poll_max_ms,
-            retry: outbox_core::RetryPolicy {
-                backoff: settings.retry,
-                attempts_max: settings.attempts_max,
-                attempts_min_age_ms: settings.attempts_min_age_ms,
-            },
-            confirm_timeout_ms: settings.confirm_timeout_ms,
-            shutdown_grace_ms: settings.shutdown_grace_ms,
-            retention_s: settings.retention_s,
-            on_park: match settings.on_park {
-                OnPark::Continue => outbox_core::OnPark::Continue,
-                OnPark::BlockKey => outbox_core::OnPark::BlockKey,
-            },
-        }
-    }
-}
-
-impl From<Fence> for outbox_postgres::DurabilityFence {
-    fn from(fence: Fence) -> Self {
-        match fence {
-            Fence::Local => Self::Local,
-            Fence::Sync => Self::Sync,
-            Fence::None => Self::None,
-        }
+        };
+        let fences =
+            [("local", DurabilityFence::Local), ("sync", DurabilityFence::Sync), ("none", DurabilityFence::None)];
+        Self { relay, fence: reader.choice("durability_fence", &fences) }
     }
 }
 

@@ -1,5 +1,8 @@
 //! Precedence, unknown keys and messages, as an operator meets them.
 
+use outbox_core::OnPark;
+use outbox_postgres::DurabilityFence;
+
 use super::*;
 
 fn sources(file: &str, environment: &[(&str, &str)], flags: &[(&'static str, &'static str, &str)]) -> Sources {
@@ -27,15 +30,15 @@ fn problems(file: &str, environment: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn without_a_file_the_defaults_of_the_design_hold() {
     let relay = relay("", &[]).unwrap();
-    let settings = relay.settings;
+    let (settings, fence) = (relay.settings.relay, relay.settings.fence);
     assert_eq!((settings.lease_ttl_ms, settings.lease_renew_ms), (10_000, 3_333));
     assert_eq!((settings.batch_rows_max, settings.batch_bytes_max, settings.in_flight_max), (500, 8 << 20, 2_000));
     assert_eq!((settings.poll_min_ms, settings.poll_max_ms), (5, 500));
-    assert_eq!((settings.retry.initial_ms, settings.retry.max_ms), (200, 30_000));
-    assert_eq!((settings.attempts_max, settings.attempts_min_age_ms), (20, 600_000));
+    assert_eq!((settings.retry.backoff.initial_ms, settings.retry.backoff.max_ms), (200, 30_000));
+    assert_eq!((settings.retry.attempts_max, settings.retry.attempts_min_age_ms), (20, 600_000));
     assert_eq!((settings.confirm_timeout_ms, settings.shutdown_grace_ms), (30_000, 20_000));
     assert_eq!(settings.retention_s, Some(7 * 86_400));
-    assert_eq!((settings.on_park, settings.fence), (OnPark::Continue, Fence::Local));
+    assert_eq!((settings.on_park, fence), (OnPark::Continue, DurabilityFence::Local));
     assert_eq!(relay.admin_listen.unwrap().to_string(), "127.0.0.1:9645");
     assert_eq!(relay.log, Log { format: LogFormat::Text, level: "info".to_owned() });
     assert_eq!(relay.routes.as_slice().len(), 1);
@@ -56,8 +59,8 @@ fn flags_beat_environment_beats_file_beats_defaults() {
     ];
     let flags = [("admin.listen", "--admin-listen", "127.0.0.1:3")];
     let relay = for_relay(&sources(file, &environment, &flags)).unwrap();
-    assert_eq!(relay.settings.poll_max_ms, 300);
-    assert_eq!(relay.settings.lease_ttl_ms, 3_000);
+    assert_eq!(relay.settings.relay.poll_max_ms, 300);
+    assert_eq!(relay.settings.relay.lease_ttl_ms, 3_000);
     assert_eq!(relay.admin_listen.unwrap().port(), 3);
     assert_eq!(relay.brokers.kafka.unwrap().brokers, "env:9092,env2");
     assert!(relay.brokers.rabbitmq.is_none(), "an empty variable is not set");
