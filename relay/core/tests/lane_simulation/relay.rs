@@ -107,6 +107,8 @@ impl Relay {
             self.known_epoch = Some(lease.epoch);
         }
         self.session = None;
+        // Only the session's end stops what its control connection was asked.
+        self.control_busy = false;
         self.leave_turns();
         self.horizon = None;
         self.cursor = 0;
@@ -128,7 +130,6 @@ impl Relay {
         self.turn_busy = false;
         self.order = None;
         self.marking = None;
-        self.control_busy = false;
         self.look = true;
     }
 
