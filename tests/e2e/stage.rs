@@ -2,7 +2,6 @@
 //! and how a message looks to the ledger.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,6 +13,8 @@ use outbox_tests::ledger::{self, Arrival, Report};
 use outbox_tests::rabbit::{Rabbit, Reader, Received};
 use outbox_tests::relay::Launch;
 use outbox_tests::services;
+
+use crate::mutants;
 
 /// A database and an exchange whose only queue takes everything.
 pub struct Stage {
@@ -69,20 +70,8 @@ impl Stage {
     /// # Errors
     /// When there is no such binary.
     pub fn launch_mutant(&self, name: &str) -> Result<Launch> {
-        Ok(self.launch().binary(mutant_binary()?).env("OUTBOX_MUTANT", name))
+        mutants::mutant(&self.launch(), name)
     }
-}
-
-/// The relay that was built with the feature `mutants`. `make test` builds it; it is not skipped silently.
-///
-/// # Errors
-/// When the variable is not set.
-pub fn mutant_binary() -> Result<PathBuf> {
-    let path = std::env::var_os("OUTBOX_MUTANT_BIN");
-    path.map(PathBuf::from).context(
-        "OUTBOX_MUTANT_BIN is not set: run `make test`, or build the relay with --features mutants, \
-         copy the binary and set the variable to the copy",
-    )
 }
 
 /// Reads until so many different ids came altogether, or nothing came for `quiet`: what was lost never comes.
