@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh [--slow]: everything that `make test` does, in order, to the end, also after a failure:
-# install, format, clippy, cargo deny, build, all tests against real services, the schema's
+# install, format, clippy, cargo deny, build, all tests against real services, the schema's and the session's
 # tests on the oldest and newest PostgreSQL. The last line is the summary.
 #
 # --slow runs only the tests that are marked #[ignore] because they take minutes.
@@ -125,8 +125,8 @@ versions() {
         return
     fi
     for version in 14 18; do
-        tests "the schema's tests on PostgreSQL $version" tests/services/embedded-postgres.sh "$version" -- \
-            timeout "$deadline" cargo test --locked -p outbox-schema --no-fail-fast
+        tests "schema and session on PostgreSQL $version" tests/services/embedded-postgres.sh "$version" -- \
+            timeout "$deadline" cargo test --locked -p outbox-schema -p outbox-postgres --no-fail-fast
     done
 }
 
