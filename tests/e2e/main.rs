@@ -17,5 +17,6 @@ mod order;
 mod phantom;
 mod recovery;
 mod scene;
+mod shared_lanes;
 mod stage;
 mod structure;

@@ -1,0 +1,119 @@
+//! Several relays on one outbox: they share the lanes, nothing goes twice without a fault, and a key keeps its order
+//! when relays come and go.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use outbox_tests::rabbit::Received;
+use outbox_tests::relay::Relay;
+use outbox_tests::wait::{self, SOON};
+
+use crate::stage::Stage;
+
+const ROWS: i64 = 20_000;
+const KEYS: i64 = 200;
+
+async fn fill(stage: &Stage, from: i64, to: i64) -> Result<()> {
+    let client = stage.database.client().await?;
+    let sql = "INSERT INTO outbox.message (idempotency_key, topic, payload, ordering_key)
+               SELECT 'row-' || n, 't', n::text, 'key-' || n % $3 FROM generate_series($1::bigint, $2::bigint - 1) AS n";
+    client.execute(sql, &[&from, &to, &KEYS]).await?;
+    Ok(())
+}
+
+async fn start(stage: &Stage, relays: usize) -> Result<Vec<Relay>> {
+    let launch = stage.launch().env("OUTBOX__LEASE__TTL_MS", "2000");
+    let relays: Vec<Relay> = (0..relays).map(|_| launch.start()).collect::<Result<_>>()?;
+    for relay in &relays {
+        relay.wait_ready(SOON).await?;
+    }
+    Ok(relays)
+}
+
+async fn owned(relays: &[Relay]) -> Result<Vec<i64>> {
+    let mut owned = Vec::new();
+    for relay in relays {
+        owned.push(relay.metrics().await?.value("outbox_lanes_owned", &[]).unwrap_or(-1.0) as i64);
+    }
+    owned.sort_unstable();
+    Ok(owned)
+}
+
+async fn wait_spread(relays: &[Relay], spread: &[i64]) -> Result<()> {
+    let what = format!("the lanes to spread as {spread:?}");
+    wait::until_true(&what, SOON, || async { Ok(owned(relays).await? == spread) }).await
+}
+
+/// The number in a message of a test here, and its key.
+fn number(message: &Received) -> Result<(i64, String)> {
+    let key = message.header_text("ordering-key").context("a message without its key")?;
+    Ok((std::str::from_utf8(&message.body)?.parse()?, key))
+}
+
+/// First arrivals ascend in each key; how many arrived again.
+fn repeated(messages: &[Received]) -> Result<usize> {
+    let mut last: HashMap<String, i64> = HashMap::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut repeated = 0;
+    for message in messages {
+        let (number, key) = number(message)?;
+        if !seen.insert(number) {
+            repeated += 1;
+            continue;
+        }
+        let before = last.insert(key.clone(), number);
+        assert!(before.is_none_or(|before| before < number), "{key}: {number} after {before:?}");
+    }
+    Ok(repeated)
+}
+
+#[tokio::test]
+async fn f25_six_relays_send_each_row_once() -> Result<()> {
+    let stage = Stage::new().await?;
+    let relays = start(&stage, 6).await?;
+    wait_spread(&relays, &[2, 2, 3, 3, 3, 3]).await?;
+    fill(&stage, 0, ROWS).await?;
+    let mut reader = stage.rabbit.reader(&stage.queue, 500).await?;
+    let mut messages = reader.take(usize::try_from(ROWS)?, SOON * 3).await?;
+    messages.extend(reader.take_until_quiet(Duration::from_secs(1)).await?);
+    assert_eq!((messages.len() as i64, repeated(&messages)?), (ROWS, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn lanes_follow_relays_that_come_stop_and_die_without_inverting_a_key() -> Result<()> {
+    let stage = Stage::new().await?;
+    let mut relays = start(&stage, 1).await?;
+    wait_spread(&relays, &[16]).await?;
+    fill(&stage, 0, 4_000).await?;
+    relays.extend(start(&stage, 2).await?);
+    wait_spread(&relays, &[5, 5, 6]).await?;
+    fill(&stage, 4_000, 8_000).await?;
+
+    // A clean stop gives the lanes back at once and repeats nothing.
+    let mut leaving = relays.pop().context("three relays")?;
+    assert_eq!(leaving.stop(SOON).await?, Some(0));
+    wait_spread(&relays, &[8, 8]).await?;
+    let mut reader = stage.rabbit.reader(&stage.queue, 500).await?;
+    let mut messages = reader.take(8_000, SOON * 3).await?;
+    assert_eq!(repeated(&messages)?, 0);
+
+    // A dead one's lanes are taken over after their lease, and at most what was in flight repeats.
+    fill(&stage, 8_000, 12_000).await?;
+    let mut dying = relays.pop().context("two relays")?;
+    messages.extend(reader.take(100, SOON).await?);
+    dying.kill9().await?;
+    wait_spread(&relays, &[16]).await?;
+    let mut distinct: std::collections::HashSet<i64> = std::collections::HashSet::new();
+    for message in &messages {
+        distinct.insert(number(message)?.0);
+    }
+    while distinct.len() < 12_000 {
+        let message = reader.next(SOON).await?.context("the rows of the dead relay did not come")?;
+        distinct.insert(number(&message)?.0);
+        messages.push(message);
+    }
+    assert!(repeated(&messages)? <= 2_000);
+    Ok(())
+}
