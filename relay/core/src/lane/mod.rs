@@ -186,9 +186,9 @@ impl Lane {
         self.mutated_ceiling(page);
         if let Some(horizon) = horizon
             && (page.snapshot_xmin > horizon.xid || mutant("no_own_xid"))
-            && page.whole_to >= horizon.last_seq
         {
-            self.ceiling = self.ceiling.max(horizon.last_seq);
+            // A page that was cut off is whole up to its last row, and so is what is known.
+            self.ceiling = self.ceiling.max(horizon.last_seq.min(page.whole_to));
         }
     }
 

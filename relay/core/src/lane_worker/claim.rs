@@ -34,7 +34,8 @@ impl<S: Session> LaneWorker<S> {
         }
         let settings = &self.shared.settings;
         let rows_max = settings.batch_rows_max.min(settings.lane_rows_max().saturating_sub(self.lane.len()));
-        let room = rows_max > 0 && self.lane.queued() < settings.batch_rows_max;
+        // Later than this the next page would come late; earlier it would step over more rows that are here already.
+        let room = rows_max > 0 && self.lane.queued() < settings.batch_rows_max.div_ceil(2);
         if !self.look || !room || self.stopping || self.shared.sinks.all_away() {
             return None;
         }
