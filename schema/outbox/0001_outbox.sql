@@ -217,7 +217,8 @@ CREATE INDEX held_waiting ON outbox.held (source, lane, seq)
 CREATE INDEX held_key ON outbox.held (source, lane, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND state IN ('waiting', 'parked');
 
-CREATE INDEX held_state ON outbox.held (source, state);
+-- Counts by state, and whether a parked or discarded row of a lane lies above a number.
+CREATE INDEX held_state ON outbox.held (source, state, lane, seq);
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- What an operator looks at. It hides how marks are stored, and shows no payload.

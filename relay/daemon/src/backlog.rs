@@ -29,10 +29,12 @@ impl Counts {
     }
 }
 
-// Held rows are unsent rows too, so what is pending is the difference. Each part uses its own partial index.
+// Held rows are unsent rows too, so what is pending is the difference. Each part uses its own partial index: the
+// order by lane and number is one that only the index of unsent rows has, or the planner walks the sent ones as well.
 const COUNTS_SQL: &str = "
     SELECT (SELECT count(*) FROM (
-               (SELECT 1 FROM outbox.message WHERE sent_at IS NULL AND available_at IS NULL LIMIT $1)
+               (SELECT 1 FROM outbox.message WHERE lane >= 0 AND sent_at IS NULL AND available_at IS NULL
+                 ORDER BY lane, seq LIMIT $1)
                UNION ALL
                (SELECT 1 FROM outbox.message WHERE sent_at IS NULL AND available_at <= clock_timestamp() LIMIT $1)
            ) AS due),
@@ -54,14 +56,15 @@ const OLDEST_SQL: &str = "
      CROSS JOIN LATERAL (
            (SELECT m.created_at AS since
               FROM outbox.message AS m
-             WHERE m.lane = l.lane::smallint AND m.sent_at IS NULL AND m.available_at IS NULL
+             WHERE (m.lane, m.seq) > (l.lane::smallint, 0) AND m.lane <= l.lane::smallint
+               AND m.sent_at IS NULL AND m.available_at IS NULL
                AND NOT EXISTS (SELECT FROM outbox.held AS h
                                 WHERE h.source = 'outbox' AND h.row_id = m.seq::text
                                   AND h.state IN ('parked', 'discarded'))
                AND NOT ($1 AND EXISTS (SELECT FROM outbox.held AS h
                                         WHERE h.source = 'outbox' AND h.lane = m.lane AND h.state = 'parked'
                                           AND h.ordering_key = m.ordering_key AND h.seq < m.seq))
-             ORDER BY m.seq LIMIT 1)
+             ORDER BY m.lane, m.seq LIMIT 1)
            UNION ALL
            (SELECT greatest(m.created_at, m.available_at)
               FROM outbox.message AS m

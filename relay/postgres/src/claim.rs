@@ -1,5 +1,6 @@
 //! claim: one page of one lane in one snapshot; and the cheap questions around it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
@@ -24,15 +25,66 @@ static CLAIM_NOT_LOOKING: LazyLock<String> = LazyLock::new(|| {
     parts.map_or_else(|| CLAIM.to_owned(), |(before, after)| format!("{before}{after}"))
 });
 
+/// For each lane, whether its last claim found that only fresh rows matter there, so that the short statement is worth
+/// a try. A hint only: each statement looks for itself.
+#[derive(Default)]
+pub(crate) struct FreshOnly([AtomicBool; 16]);
+
+impl FreshOnly {
+    fn of(&self, lane: i16) -> &AtomicBool {
+        &self.0[usize::from(lane.unsigned_abs()) % self.0.len()]
+    }
+}
+
 /// One page, and the WAL position that must be flushed before any row of it is published.
 pub(crate) async fn claim(
     connection: &Connection,
     config: &PostgresConfig,
     request: &ClaimRequest,
+    fresh_only: &FreshOnly,
 ) -> Result<(Page, Lsn), SourceError> {
-    let rows_max = i64::try_from(request.rows_max).unwrap_or(i64::MAX);
-    let bytes_max = i64::try_from(request.bytes_max.max(1)).unwrap_or(i64::MAX);
-    let rows = connection
+    let hint = fresh_only.of(request.lease.lane);
+    if hint.load(Ordering::Relaxed) {
+        let rows = query_fresh(connection, config, request).await?;
+        let (page, facts) = page(&rows, request)?;
+        if facts.fresh_only {
+            return Ok((page, facts.wal));
+        }
+    }
+    let rows = query(connection, config, request).await?;
+    let (page, facts) = page(&rows, request)?;
+    hint.store(facts.fresh_only, Ordering::Relaxed);
+    Ok((page, facts.wal))
+}
+
+async fn query_fresh(
+    connection: &Connection,
+    config: &PostgresConfig,
+    request: &ClaimRequest,
+) -> Result<Vec<Row>, SourceError> {
+    connection
+        .query(
+            include_str!("sql/claim_fresh.sql"),
+            &[
+                (&config.source, Type::TEXT),
+                (&request.lease.lane, Type::INT2),
+                (&request.low, Type::INT8),
+                (&request.exclude, Type::INT8_ARRAY),
+                (&rows_max(request), Type::INT8),
+                (&bytes_max(request), Type::INT8),
+                (&request.block_key, Type::BOOL),
+                (&config.relay_id, Type::UUID),
+            ],
+        )
+        .await
+}
+
+async fn query(
+    connection: &Connection,
+    config: &PostgresConfig,
+    request: &ClaimRequest,
+) -> Result<Vec<Row>, SourceError> {
+    connection
         .query(
             if request.with_held { CLAIM } else { &CLAIM_NOT_LOOKING },
             &[
@@ -40,8 +92,8 @@ pub(crate) async fn claim(
                 (&request.lease.lane, Type::INT2),
                 (&request.low, Type::INT8),
                 (&request.exclude, Type::INT8_ARRAY),
-                (&rows_max, Type::INT8),
-                (&bytes_max, Type::INT8),
+                (&rows_max(request), Type::INT8),
+                (&bytes_max(request), Type::INT8),
                 (&request.with_held, Type::BOOL),
                 (&request.open_gates, Type::TEXT_ARRAY),
                 (&request.probe_gates, Type::TEXT_ARRAY),
@@ -49,7 +101,19 @@ pub(crate) async fn claim(
                 (&config.relay_id, Type::UUID),
             ],
         )
-        .await?;
+        .await
+}
+
+fn rows_max(request: &ClaimRequest) -> i64 {
+    i64::try_from(request.rows_max).unwrap_or(i64::MAX)
+}
+
+fn bytes_max(request: &ClaimRequest) -> i64 {
+    i64::try_from(request.bytes_max.max(1)).unwrap_or(i64::MAX)
+}
+
+/// What a claim's statement brought.
+fn page(rows: &[Row], request: &ClaimRequest) -> Result<(Page, Facts), SourceError> {
     let first = rows.first().ok_or_else(|| SourceError::Lost("a claim came back without its snapshot".to_owned()))?;
     let facts = Facts::read(first).map_err(|error| classify(&error))?;
     if !facts.alive {
@@ -57,20 +121,20 @@ pub(crate) async fn claim(
     }
     let columns = Columns::find(first)?;
     let mut claimed = Vec::with_capacity(rows.len());
-    for row in &rows {
+    for row in rows {
         if let Some(row) = columns.read(row).map_err(|error| classify(&error))? {
             claimed.push(row);
         }
     }
     let returned = i64::try_from(claimed.len()).unwrap_or(i64::MAX);
-    let cut = facts.found >= rows_max || returned < facts.found;
+    let cut = facts.found >= rows_max(request) || returned < facts.found;
     let whole_to = match claimed.last() {
         Some(last) if cut => last.id.seq,
         None if cut => request.low,
         _ => i64::MAX,
     };
     let page = Page { rows: claimed, whole_to, snapshot_xmin: facts.snapshot_xmin.0, now: Timestamp(facts.now.0) };
-    Ok((page, facts.wal))
+    Ok((page, facts))
 }
 
 /// The mutant that reads new rows in one statement and rows that committed late in another.
@@ -78,13 +142,14 @@ pub(crate) async fn sweep_apart(
     connection: &Connection,
     config: &PostgresConfig,
     request: ClaimRequest,
+    fresh_only: &FreshOnly,
 ) -> Result<Page, SourceError> {
     let cursor = request.exclude.last().copied().unwrap_or(request.low);
     let mut ahead = request.clone();
     ahead.low = request.low.max(cursor);
-    let (mut page, _) = claim(connection, config, &ahead).await?;
+    let (mut page, _) = claim(connection, config, &ahead, fresh_only).await?;
     if page.rows.is_empty() {
-        return Ok(claim(connection, config, &request).await?.0);
+        return Ok(claim(connection, config, &request, fresh_only).await?.0);
     }
     page.whole_to = page.whole_to.min(request.low);
     Ok(page)
@@ -101,6 +166,8 @@ struct Facts {
     now: Timestamptz,
     alive: bool,
     found: i64,
+    /// Nothing in the waiting room and no delayed row could be taken or be in the way.
+    fresh_only: bool,
 }
 
 impl Facts {
@@ -111,6 +178,7 @@ impl Facts {
             now: row.try_get("now")?,
             alive: row.try_get("alive")?,
             found: row.try_get("found")?,
+            fresh_only: row.try_get("fresh_only")?,
         })
     }
 }

@@ -12,6 +12,7 @@ use outbox_core::{
     RowId, Session, Source, SourceError, mutant,
 };
 
+use crate::claim::FreshOnly;
 use crate::config::PostgresConfig;
 use crate::connection::{Alarm, Connection};
 use crate::dialer::{CancelledWaits, Dialer};
@@ -86,6 +87,7 @@ impl Source for PostgresSource {
             control: self.connection("control", &alarm).await?,
             fence: Fence::new(self.connection("fence", &alarm).await?, self.config.fence, self.cancelled_waits.clone())
                 .await?,
+            fresh_only: FreshOnly::default(),
             alarm,
             config: self.config.clone(),
         };
@@ -101,6 +103,7 @@ pub struct PostgresSession {
     holds: Connection,
     control: Connection,
     fence: Fence,
+    fresh_only: FreshOnly,
     alarm: Alarm,
     config: Arc<PostgresConfig>,
 }
@@ -159,13 +162,14 @@ impl Session for PostgresSession {
     async fn claim(&self, request: ClaimRequest) -> Result<Page, SourceError> {
         let connection = self.claim_connection(request.lease.lane);
         if mutant("sweep_apart") {
-            return claim::sweep_apart(connection, &self.config, request).await;
+            return claim::sweep_apart(connection, &self.config, request, &self.fresh_only).await;
         }
-        let (page, wal) = claim::claim(connection, &self.config, &request).await.inspect_err(|error| {
-            if let SourceError::Lost(detail) = error {
-                self.alarm.raise(detail);
-            }
-        })?;
+        let (page, wal) =
+            claim::claim(connection, &self.config, &request, &self.fresh_only).await.inspect_err(|error| {
+                if let SourceError::Lost(detail) = error {
+                    self.alarm.raise(detail);
+                }
+            })?;
         if !page.rows.is_empty() {
             self.fence.durable(wal).await?;
         }

@@ -108,6 +108,14 @@ SELECT pg_snapshot_xmin(pg_current_snapshot()) AS snapshot_xmin,
        statement_timestamp() AS now,
        EXISTS (SELECT FROM outbox.relay r WHERE r.id = $11) AS alive,
        (SELECT count(*) FROM page) AS found,
+       NOT EXISTS (SELECT FROM outbox.held h WHERE h.source = $1 AND h.lane = $2 AND h.state = 'waiting')
+       AND NOT EXISTS (SELECT FROM outbox.held h
+                        WHERE h.source = $1 AND h.state = 'parked' AND h.lane = $2 AND ($10 OR h.seq > $3))
+       AND NOT EXISTS (SELECT FROM outbox.held h
+                        WHERE h.source = $1 AND h.state = 'discarded' AND h.lane = $2 AND h.seq > $3)
+       AND NOT EXISTS (SELECT FROM outbox.message d
+                        WHERE d.lane = $2 AND d.sent_at IS NULL AND d.available_at <= statement_timestamp())
+       AS fresh_only,
        z.seq, z.origin, z.blocked,
        z.tx, z.ordering_key,
        CASE WHEN NOT z.blocked THEN z.idempotency_key END AS idempotency_key,

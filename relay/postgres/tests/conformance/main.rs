@@ -11,3 +11,4 @@ mod plans;
 mod poll;
 mod retention;
 mod rights;
+mod short;
