@@ -23,8 +23,8 @@ pub struct Kill {
     pub committed: usize,
     /// Marked sent.
     pub marked: usize,
-    /// Arrived at the consumer, not marked: these must come again.
-    pub in_flight: usize,
+    /// Ids that arrived at the consumer and are not marked: these must come again.
+    pub in_flight: Vec<String>,
 }
 
 pub async fn with_rows_in_flight(relay: &mut Relay, shop: &Client, received: &Received) -> Result<Kill> {
@@ -33,9 +33,10 @@ pub async fn with_rows_in_flight(relay: &mut Relay, shop: &Client, received: &Re
         relay.sigstop()?;
         settle(shop, received).await?;
         let kill = look(shop, received).await?;
-        if kill.in_flight > 0 {
+        if !kill.in_flight.is_empty() {
             relay.kill9().await?;
-            return Ok(kill);
+            gone(shop).await?;
+            return look(shop, received).await;
         }
         let count = received.count();
         relay.sigcont()?;
@@ -67,12 +68,20 @@ async fn settle(shop: &Client, received: &Received) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the dead relay's sessions have ended: a mark that stood in a socket is still carried out.
+async fn gone(shop: &Client) -> Result<()> {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+               AND application_name = 'outbox-relay'";
+    let none = || async { Ok(shop.query_one(sql, &[]).await?.try_get::<_, i64>(0)? == 0) };
+    wait::until_true("the dead relay's sessions to end", wait::SOON, none).await
+}
+
 async fn look(shop: &Client, received: &Received) -> Result<Kill> {
     let sql = "SELECT count(*), count(sent_at), array_agg(idempotency_key) FILTER (WHERE sent_at IS NULL) \
                FROM outbox.message";
     let row = shop.query_one(sql, &[]).await?;
     let number = |index: usize| -> Result<usize> { Ok(usize::try_from(row.try_get::<_, i64>(index)?)?) };
     let unmarked: Option<Vec<String>> = row.try_get(2)?;
-    let in_flight = received.count_of(unmarked.unwrap_or_default().iter().map(String::as_str));
+    let in_flight = received.of(unmarked.unwrap_or_default());
     Ok(Kill { committed: number(0)?, marked: number(1)?, in_flight })
 }

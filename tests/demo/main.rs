@@ -13,6 +13,7 @@ mod screen;
 mod stage;
 mod webhooks;
 
+use std::collections::HashSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,23 +136,24 @@ impl Play {
     }
 }
 
-/// Returns how many rows were in flight at the kills together.
+/// Returns how many rows were in flight at a kill: one that was in flight at two kills may have come again only after
+/// the second.
 async fn kill_again_and_again(stage: &Stage, kills: usize, received: &Received, screen: &Screen) -> Result<usize> {
     let shop = stage.shop.client().await?;
-    let mut in_flight = 0;
+    let mut in_flight = HashSet::new();
     for number in 1..=kills {
         let mut relay = stage.relay(&[]).start()?;
         let kill = kill::with_rows_in_flight(&mut relay, &shop, received).await;
         let kill = kill.with_context(|| format!("the relay's log ends with:\n{}", tail(&relay)))?;
-        in_flight += kill.in_flight;
         screen.line(&format!(
             "kill -9 number {number}: {} committed, {} marked sent, {} in flight (at the consumer, not marked)",
             grouped(kill.committed),
             grouped(kill.marked),
-            grouped(kill.in_flight)
+            grouped(kill.in_flight.len())
         ));
+        in_flight.extend(kill.in_flight);
     }
-    Ok(in_flight)
+    Ok(in_flight.len())
 }
 
 /// A last relay works while the application ends and is stopped cleanly; then the rest is drained.

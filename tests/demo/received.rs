@@ -47,10 +47,11 @@ impl Received {
         self.lock().ids.len()
     }
 
-    /// How many of these have arrived.
-    pub fn count_of<'a>(&self, ids: impl Iterator<Item = &'a str>) -> usize {
+    /// Those of these that have arrived.
+    pub fn of(&self, mut ids: Vec<String>) -> Vec<String> {
         let inner = self.lock();
-        ids.filter(|id| inner.ids.contains(*id)).count()
+        ids.retain(|id| inner.ids.contains(id));
+        ids
     }
 
     pub fn arrivals(&self) -> Vec<Arrival> {

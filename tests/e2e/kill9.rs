@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use outbox_tests::relay::Launch;
 use outbox_tests::wait;
 
@@ -40,7 +40,11 @@ async fn kill_repeatedly(kind: Kind, test: &str, kills: usize) -> Result<()> {
     let Some(mut scene) = Scene::new(kind, test).await? else { return Ok(()) };
     let mut random = seeded()?;
     let mut in_work = 0;
-    for kill in 0..kills {
+    let mut kill = 0;
+    // A kill after all the work shows nothing and does not count.
+    while in_work < kills {
+        kill += 1;
+        ensure!(kill <= 2 * kills, "the relay is done before it can be killed: {in_work} of {kill}");
         let unsent = scene.written() - scene.count("sent").await?;
         scene.commit(BACKLOG.saturating_sub(unsent), KEYS).await?;
         let mut relay = launch(&scene).start()?;
@@ -54,10 +58,9 @@ async fn kill_repeatedly(kind: Kind, test: &str, kills: usize) -> Result<()> {
         in_work += usize::from(scene.count("sent").await? < scene.written());
     }
     let mut relay = launch(&scene).start()?;
-    let report = scene.finish(kills * IN_FLIGHT_MAX).await?;
+    let report = scene.finish(kill * IN_FLIGHT_MAX).await?;
     assert_eq!(relay.stop(wait::SOON).await?, Some(0));
-    eprintln!("{kind:?}, {kills} kills, {in_work} of them with rows unsent: {report}");
-    assert_eq!(in_work, kills, "a kill after all the work shows nothing");
+    eprintln!("{kind:?}, {kill} kills, {in_work} of them with rows unsent: {report}");
     assert_eq!(scene.attempts().await?, 0, "a kill uses up no attempt");
     Ok(())
 }
@@ -89,13 +92,19 @@ async fn kill_before_the_marks(kind: Kind, test: &str) -> Result<()> {
     let Some(mut scene) = Scene::new(kind, test).await? else { return Ok(()) };
     // Marks wait for a lock on the lanes that this session holds, confirms do not. So do renewals,
     // hence the longer lease.
-    scene.commit(200, KEYS).await?;
+    scene.commit(KEYS, KEYS).await?;
     let mut relay = launch(&scene).env("OUTBOX__LEASE__TTL_MS", "3000").start()?;
     scene.read_distinct(1, wait::SOON).await?;
     scene.client.batch_execute("BEGIN; SELECT FROM outbox.lane FOR UPDATE").await?;
+    scene.commit(200, KEYS).await?;
     scene.read_until_quiet(Duration::from_millis(300)).await?;
     relay.kill9().await?;
     scene.client.batch_execute("COMMIT").await?;
+    // A mark that waited for the lock is still carried out, with nobody left to hear of it.
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                    AND application_name = 'outbox-relay'";
+    let gone = || async { Ok(scene.client.query_one(sessions, &[]).await?.get::<_, i64>(0) == 0) };
+    wait::until_true("the dead relay's sessions to end", wait::SOON, gone).await?;
     let unmarked = scene.distinct() - scene.count("sent").await?;
     assert!(unmarked <= IN_FLIGHT_MAX, "{unmarked} rows stood at the broker unmarked");
     assert!(unmarked > 0, "the kill came too late to show anything");

@@ -81,7 +81,8 @@ async fn a_stop_is_clean_while_the_database_is_waited_for() -> Result<()> {
 async fn stopped_without_broker(kind: Kind, test: &str) -> Result<()> {
     let Some(mut scene) = Scene::new(kind, test).await? else { return Ok(()) };
     let broker = scene.broker_proxy().await?;
-    let launch = scene.launch_at(scene.database.url(), &broker.address);
+    // Rows that were handed over when the broker went away are waited for within the grace.
+    let launch = scene.launch_at(scene.database.url(), &broker.address).env("OUTBOX__SHUTDOWN__GRACE_MS", "2000");
     scene.commit(100, 10).await?;
     broker.take_away();
     let mut relay = launch.start()?;
