@@ -98,11 +98,15 @@ wait_for() {
 # A pid file names a process only while the process's command line still looks like ours:
 # after a reboot the number may belong to somebody else, who must not be signalled.
 pid_of() {
-    local file="$SERVICES_DIR/$1.pid" pattern="$2" pid
+    local file="$SERVICES_DIR/$1.pid" pattern="$2" pid line
     [ -s "$file" ] || return 1
     pid="$(head -n 1 "$file")"
     [ -r "/proc/$pid/cmdline" ] || return 1
-    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q -e "$pattern" || return 1
+    # No pipe: grep -q would end before a long line is written, and the writer's end would count as a failure.
+    line="$(tr '\0' ' ' <"/proc/$pid/cmdline")" || return 1
+    # In the middle of an exec the line is empty, and the process is on its way to become ours.
+    [ -z "$line" ] || [[ "$line" =~ $pattern ]] || return 1
+    ! has_ended "$pid" || return 1
     printf '%s\n' "$pid"
 }
 
