@@ -19,7 +19,7 @@ esac
 
 tests/services/install.sh build postgres "$broker"
 printf 'building the relay and the demo\n'
-cargo build --quiet --locked -p outbox-relay -p outbox-tests --bin outbox-relay --bin demo
+cargo build --locked -p outbox-relay -p outbox-tests --bin outbox-relay --bin demo
 
 target="${CARGO_TARGET_DIR:-$PWD/target}"
 result="$(mktemp "$target/demo.XXXXXXXX")"
