@@ -27,7 +27,7 @@ async fn f04_unroutable_rows_are_held_and_go_once_bound() -> Result<()> {
     let journal = Journal::default();
     let rows: Vec<Row> = (0..10).map(|number| Row::new(&format!("row-{number}"), "a").key("k")).collect();
     Writer::new(stage.database.client().await?, journal.clone()).commit(&rows).await?;
-    let _relay = stage.launch().start()?;
+    let relay = stage.launch().start()?;
     wait_held(&stage, "unroutable", 1).await?;
     wait_count(&stage, "state = 'waiting' AND attempts = 0", 10).await?;
     assert_eq!(count(&stage, "state = 'sent'").await?, 0);
@@ -35,6 +35,11 @@ async fn f04_unroutable_rows_are_held_and_go_once_bound() -> Result<()> {
     stage.rabbit.bind(&stage.queue, &stage.exchange, "#").await?;
     let received = stage.rabbit.consume(&stage.queue, 10, wait::SOON).await?;
     wait_count(&stage, "state = 'sent'", 10).await?;
+    // Each return is one failed publication, and is counted as one.
+    let metrics = relay.metrics().await?;
+    let failures = metrics.sum("outbox_publish_failures_total", &[("reason", "unroutable")]);
+    assert!(failures >= 1.0);
+    assert_eq!(metrics.sum("outbox_returned_messages_total", &[]), failures);
     stage::judge(&journal.entries(), &received)?.require(0)
 }
 
