@@ -9,10 +9,14 @@ use outbox_core::{BackoffPolicy, Link, Outcome, Publisher};
 use crate::kit::{Broker, Rig, address, row, url};
 use crate::node::Node;
 
+/// The node is frozen or starved for one test at a time.
+static NODE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Failures 12 and 51: the broker stands still for longer than the time-out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "freezes its broker"]
 async fn f12_f51_a_frozen_broker_is_unknown_and_comes_back() {
+    let _alone = NODE.lock().await;
     let node = Node::own();
     let broker = Broker::connect(&url()).await;
     let exchange = broker.exchange().await;
@@ -54,6 +58,7 @@ async fn f12_f51_a_frozen_broker_is_unknown_and_comes_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "starves its broker"]
 async fn f52_f53_a_memory_alarm_pauses_and_stops_within_the_grace() {
+    let _alone = NODE.lock().await;
     let node = Node::own();
     let broker = Broker::connect(&url()).await;
     let exchange = broker.exchange().await;
