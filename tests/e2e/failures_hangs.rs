@@ -168,6 +168,40 @@ async fn f57_killed_sessions_stop_nothing_with_rabbitmq() -> Result<()> {
     killed_backends("f57_killed_sessions_stop_nothing_with_rabbitmq", Kind::Rabbitmq, 7).await
 }
 
+/// A claim that never came back must not keep its share of the byte budget, which is four pages.
+#[tokio::test]
+async fn f57_sessions_that_die_within_a_claim_leave_nothing_taken() -> Result<()> {
+    let test = "f57_sessions_that_die_within_a_claim_leave_nothing_taken";
+    let Some(mut scene) = Scene::new(Kind::Rabbitmq, test).await? else { return Ok(()) };
+    let mut relay = scene.launch().start()?;
+    scene.commit(10, 10).await?;
+    scene.wait_sent(10, wait::SOON).await?;
+    let mut owner = scene.database.client().await?;
+    let locked = owner.transaction().await?;
+    locked.batch_execute("LOCK TABLE outbox.message IN ACCESS EXCLUSIVE MODE").await?;
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                WHERE datname = current_database() AND application_name = 'outbox-relay' AND pid <> ALL ($1)";
+    let claims = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
+                  AND application_name = 'outbox-relay' AND wait_event_type = 'Lock' \
+                  AND query LIKE '%claim%' AND pid <> ALL ($1)";
+    scene.client.query_one(kill, &[&Vec::<i32>::new()]).await?;
+    // Claims that wait for the table stay unanswered while their session ends with its other connections.
+    let mut unanswered: Vec<i32> = Vec::new();
+    for _ in 0..2 {
+        let wait = async || Ok(scene.client.query(claims, &[&unanswered]).await?.len() >= 2);
+        wait::until_true("both connections for claims to wait", wait::SOON, wait).await?;
+        let rows = scene.client.query(claims, &[&unanswered]).await?;
+        unanswered.extend(rows.iter().map(|row| row.get::<_, i32>(0)));
+        scene.client.query_one(kill, &[&unanswered]).await?;
+    }
+    locked.rollback().await?;
+    scene.commit(200, 20).await?;
+    scene.read_distinct(210, wait::SOON).await?;
+    scene.finish(0).await?;
+    assert_eq!(relay.stop(wait::SOON).await?, Some(0));
+    Ok(())
+}
+
 #[tokio::test]
 #[ignore = "slow: a minute of killed sessions"]
 async fn f57_a_minute_of_killed_sessions_stops_nothing_with_kafka() -> Result<()> {

@@ -115,6 +115,15 @@ impl Breakers {
         }
     }
 
+    /// A lane ended, with whatever probes it had in hand.
+    pub fn return_all_probes(&mut self, lane: i16) {
+        for open in self.open.values_mut() {
+            if open.probing.is_some_and(|(owner, _)| owner == lane) {
+                open.probing = None;
+            }
+        }
+    }
+
     /// The gates that are shut for a poll: those whose probe is not due, or under way.
     #[must_use]
     pub fn shut(&self, now: Millis) -> Vec<String> {
@@ -155,6 +164,10 @@ mod tests {
         assert_eq!(breakers.take_probes(2, Millis(201)).0.len(), 1, "the probe is under way");
         breakers.return_probes(1, &["rabbitmq/events/a".to_owned()]);
         assert_eq!(breakers.take_probes(2, Millis(202)).1.len(), 1);
+        breakers.return_all_probes(1);
+        assert_eq!(breakers.take_probes(1, Millis(203)).1.len(), 0, "the probe is the other lane's");
+        breakers.return_all_probes(2);
+        assert_eq!(breakers.take_probes(1, Millis(204)).1.len(), 1, "a lane that ended probes no more");
         assert!(breakers.answered(&address("a")));
         assert!(breakers.is_empty());
     }

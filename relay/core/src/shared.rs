@@ -30,7 +30,7 @@ pub struct Shared {
     pub database: watch::Sender<DatabaseLink>,
     /// `in_flight_max`: one permit a row that may stand at the broker unmarked.
     pub(crate) in_flight: Arc<Semaphore>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) board: Board,
     /// Lanes with a worker.
     pub(crate) lanes_owned: AtomicUsize,
@@ -131,25 +131,55 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    fn new(bytes: usize) -> Self {
-        Self { free_bytes: AtomicI64::new(i64::try_from(bytes).unwrap_or(i64::MAX)), freed: Notify::new() }
+    fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { free_bytes: AtomicI64::new(signed(bytes)), freed: Notify::new() })
     }
 
     /// Takes bytes if the budget is not overdrawn.
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let take = |free: i64| (free > 0).then(|| free.saturating_sub(bytes));
-        self.free_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        let take = |free: i64| (free > 0).then(|| free.saturating_sub(signed(bytes)));
+        self.free_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
+        Some(Reservation { memory: self.clone(), bytes })
     }
 
-    /// Corrects what was taken from one amount to another.
-    pub(crate) fn adjust(&self, from: usize, to: usize) {
-        let change = i64::try_from(from).unwrap_or(i64::MAX) - i64::try_from(to).unwrap_or(i64::MAX);
+    /// Holds nothing yet.
+    pub(crate) fn nothing(self: &Arc<Self>) -> Reservation {
+        Reservation { memory: self.clone(), bytes: 0 }
+    }
+
+    fn pay_back(&self, change: i64) {
         let before = self.free_bytes.fetch_add(change, Ordering::AcqRel);
         if before <= 0 && before + change > 0 {
             self.freed.notify_waiters();
         }
     }
+}
+
+/// Bytes taken from the budget. Whoever drops it gives them back, also a claim that dies with its session and a
+/// worker that panics: a byte that stays taken is missing until the process ends.
+pub(crate) struct Reservation {
+    memory: Arc<Memory>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Holds this much from now on, whatever is free.
+    pub(crate) fn resize(&mut self, bytes: usize) {
+        if bytes != self.bytes {
+            self.memory.pay_back(signed(self.bytes) - signed(bytes));
+            self.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.resize(0);
+    }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// A lane that has nothing to do until rows appear.
@@ -166,5 +196,24 @@ pub(crate) struct Board(Mutex<HashMap<i16, Idle>>);
 impl Board {
     pub(crate) fn lanes(&self) -> MutexGuard<'_, HashMap<i16, Idle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_reservation_pays_back() {
+        let memory = Memory::new(100);
+        let first = memory.reserve(150);
+        assert!(first.is_some());
+        assert!(memory.reserve(1).is_none(), "overdrawn");
+        drop(first);
+        let mut second = memory.reserve(10).expect("the budget is whole again");
+        second.resize(100);
+        assert!(memory.reserve(1).is_none());
+        second.resize(99);
+        assert!(memory.reserve(1).is_some());
     }
 }

@@ -1,14 +1,12 @@
 //! claim: asks for one page, or commits one hold. They take turns (rule 4), so one future at a time is enough.
 
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
 
 use crate::clock::Millis;
 use crate::lane::{HoldOrder, Mapped, PageFacts};
 use crate::lane_worker::map::map;
 use crate::lane_worker::{End, LaneWorker};
-use crate::shared::held_look_pause_ms;
+use crate::shared::{Reservation, held_look_pause_ms};
 use crate::source::{ClaimRequest, Fenced, HoldState, Horizon, Origin, Page, Session, SourceError};
 
 /// What the database was asked, and its answer.
@@ -20,7 +18,8 @@ pub(super) enum Turn {
 pub(super) struct Asked {
     horizon: Option<Horizon>,
     rows_max: usize,
-    bytes_taken: usize,
+    /// Given back when the answer is in, or the turn is dropped with its session.
+    _reserved: Reservation,
     with_held: bool,
     probes: Vec<String>,
     at: Millis,
@@ -39,12 +38,9 @@ impl<S: Session> LaneWorker<S> {
         if !self.look || !room || self.stopping || self.shared.sinks.all_away() {
             return None;
         }
-        if !self.shared.memory.take(settings.batch_bytes_max) {
-            self.starved = true;
-            return None;
-        }
-        self.starved = false;
-        Some(self.claim(rows_max))
+        let reserved = self.shared.memory.reserve(settings.batch_bytes_max);
+        self.starved = reserved.is_none();
+        Some(self.claim(rows_max, reserved?))
     }
 
     fn hold(&self, order: HoldOrder) -> BoxFuture<'static, Turn> {
@@ -55,7 +51,7 @@ impl<S: Session> LaneWorker<S> {
         })
     }
 
-    fn claim(&mut self, rows_max: usize) -> BoxFuture<'static, Turn> {
+    fn claim(&mut self, rows_max: usize, reserved: Reservation) -> BoxFuture<'static, Turn> {
         let now = self.shared.clock.now();
         let with_held = now >= self.held_look_at;
         let (mut open_gates, probe_gates) =
@@ -75,7 +71,7 @@ impl<S: Session> LaneWorker<S> {
         let asked = Asked {
             horizon: *self.horizon.borrow(),
             rows_max,
-            bytes_taken: self.shared.settings.batch_bytes_max,
+            _reserved: reserved,
             with_held,
             probes: probe_gates,
             at: now,
@@ -111,7 +107,6 @@ impl<S: Session> LaneWorker<S> {
         let now = self.shared.clock.now();
         let took_ms = now.since(asked.at);
         self.shared.observer.claimed(reply.as_ref().map_or(0, |page| page.rows.len()), took_ms as f64 / 1_000.0);
-        self.shared.memory.adjust(asked.bytes_taken, 0);
         let page = match reply {
             Ok(page) => page,
             // The poll for idle lanes brings it back.
@@ -170,11 +165,7 @@ impl<S: Session> LaneWorker<S> {
 impl<S: Session> LaneWorker<S> {
     /// Brings the shared bounds in line with what the lane really has.
     pub(super) fn account(&mut self) {
-        let weight_bytes = self.lane.weight_bytes();
-        if weight_bytes != self.accounted_bytes {
-            self.shared.memory.adjust(self.accounted_bytes, weight_bytes);
-            self.accounted_bytes = weight_bytes;
-        }
+        self.reserved.resize(self.lane.weight_bytes());
         let published = self.lane.published();
         let held = self.permits.as_ref().map_or(0, tokio::sync::OwnedSemaphorePermit::num_permits);
         if held > published
@@ -184,6 +175,3 @@ impl<S: Session> LaneWorker<S> {
         }
     }
 }
-
-/// Keeps the type's use in one place.
-pub(super) type Shared = Arc<crate::shared::Shared>;

@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Millis;
 use crate::lane::Lane;
-use crate::lane_worker::claim::{Shared, Turn};
+use crate::lane_worker::claim::Turn;
 use crate::lane_worker::publish::Blocked;
 use crate::mark::{MarkHandle, Marked};
 use crate::publisher::Answer;
-use crate::shared::Idle;
+use crate::shared::{Idle, Reservation, Shared};
 use crate::source::{Horizon, Lease, Position, Session, SourceError};
 
 /// Answers taken in at one time before other events get their turn.
@@ -52,21 +52,14 @@ pub(crate) struct LaneMemory {
     pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
     answers_sender: mpsc::UnboundedSender<Answer>,
     permits: Option<OwnedSemaphorePermit>,
-    accounted_bytes: usize,
-    shared: Shared,
+    reserved: Reservation,
 }
 
 impl LaneMemory {
-    pub(crate) fn new(shared: Shared) -> Self {
+    pub(crate) fn new(shared: &Shared) -> Self {
         let (answers_sender, answers) = mpsc::unbounded_channel();
         let lane = Lane::new(shared.block_key());
-        Self { lane, answers, answers_sender, permits: None, accounted_bytes: 0, shared }
-    }
-}
-
-impl Drop for LaneMemory {
-    fn drop(&mut self) {
-        self.shared.memory.adjust(self.accounted_bytes, 0);
+        Self { lane, answers, answers_sender, permits: None, reserved: shared.memory.nothing() }
     }
 }
 
@@ -81,7 +74,7 @@ pub(crate) struct Assignment<S> {
 }
 
 pub(crate) struct LaneWorker<S> {
-    shared: Shared,
+    shared: Arc<Shared>,
     session: Arc<S>,
     lane: Lane,
     lease: Lease,
@@ -93,7 +86,8 @@ pub(crate) struct LaneWorker<S> {
     answers: mpsc::UnboundedReceiver<Answer>,
     answers_sender: mpsc::UnboundedSender<Answer>,
     permits: Option<OwnedSemaphorePermit>,
-    accounted_bytes: usize,
+    /// What the lane's rows weigh, out of the shared budget.
+    reserved: Reservation,
     wake: Arc<Notify>,
     turn: Option<BoxFuture<'static, Turn>>,
     /// There may be rows that no claim has brought yet.
@@ -109,24 +103,22 @@ pub(crate) struct LaneWorker<S> {
 }
 
 impl<S: Session> LaneWorker<S> {
-    pub(crate) fn new(memory: LaneMemory, assignment: Assignment<S>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, memory: LaneMemory, assignment: Assignment<S>) -> Self {
         let (marked_sender, marked) = mpsc::unbounded_channel();
-        let mut memory = memory;
-        let (closed_sender, closed) = mpsc::unbounded_channel();
         Self {
-            shared: memory.shared.clone(),
+            shared,
             session: assignment.session,
-            lane: std::mem::take(&mut memory.lane),
+            lane: memory.lane,
             lease: assignment.lease,
             lease_until: assignment.lease_until,
             marks: assignment.marks,
             marked,
             marked_sender,
             horizon: assignment.horizon,
-            answers: std::mem::replace(&mut memory.answers, closed),
-            answers_sender: std::mem::replace(&mut memory.answers_sender, closed_sender),
-            permits: memory.permits.take(),
-            accounted_bytes: std::mem::take(&mut memory.accounted_bytes),
+            answers: memory.answers,
+            answers_sender: memory.answers_sender,
+            permits: memory.permits,
+            reserved: memory.reserved,
             wake: Arc::new(Notify::new()),
             turn: None,
             look: true,
@@ -139,8 +131,8 @@ impl<S: Session> LaneWorker<S> {
     }
 
     /// Works until something ends it. `stop`: no new claims and publications, settle what is in flight.
-    /// `abandon`: end at once, the lease or the session is gone, or the grace is over. The turn with the database that is under way is abandoned with its
-    /// session, never awaited past it.
+    /// `abandon`: end at once, the lease or the session is gone, or the grace is over. The turn with the database
+    /// that is under way is abandoned with its session, never awaited past it.
     pub(crate) async fn run(mut self, stop: CancellationToken, abandon: CancellationToken) -> (LaneMemory, End) {
         let mut released = self.shared.released.subscribe();
         let mut links = self.shared.link_changes.subscribe();
@@ -253,13 +245,13 @@ impl<S: Session> LaneWorker<S> {
 
     fn into_memory(mut self) -> LaneMemory {
         self.account();
+        self.shared.breakers().return_all_probes(self.lease.lane);
         LaneMemory {
             lane: self.lane,
             answers: self.answers,
             answers_sender: self.answers_sender,
             permits: self.permits,
-            accounted_bytes: self.accounted_bytes,
-            shared: self.shared,
+            reserved: self.reserved,
         }
     }
 }

@@ -62,6 +62,7 @@ impl<S: Source> Relay<S> {
     pub async fn run(mut self, stop: CancellationToken) -> Finish {
         let links = tokio::spawn(watch_links(self.shared.clone()));
         let mut backoff = Backoff::new(RECONNECT);
+        let mut wait_ms = 0;
         let mut connected_before = false;
         let finish = loop {
             self.shared.observer.progress();
@@ -80,7 +81,8 @@ impl<S: Source> Relay<S> {
                     let started = self.shared.clock.now();
                     let end = run.run(&stop, self.drain, &mut self.goal).await;
                     self.dormant = run.into_dormant().await;
-                    if self.shared.clock.now().since(started) > RECONNECT.max_ms {
+                    // A session shorter than the wait before it is taken for another failed try.
+                    if self.shared.clock.now().since(started) > wait_ms {
                         backoff.reset();
                     }
                     match end {
@@ -91,10 +93,10 @@ impl<S: Source> Relay<S> {
                 Err(error) => error,
             };
             self.note_lost(&error);
-            let wait = Duration::from_millis(backoff.next_ms());
+            wait_ms = backoff.next_ms();
             tokio::select! {
                 () = stop.cancelled() => break Finish::Stopped,
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
             }
         };
         let grace = Duration::from_millis(self.shared.settings.shutdown_grace_ms) + LAST_WORDS;

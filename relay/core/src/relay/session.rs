@@ -156,7 +156,7 @@ impl<S: Session> SessionRun<S> {
         for Acquired { lease, continuous } in acquired {
             let mut memory = match self.dormant.remove(&lease.lane) {
                 Some(dormant) => dormant.memory,
-                None => LaneMemory::new(self.shared.clone()),
+                None => LaneMemory::new(&self.shared),
             };
             if !continuous {
                 memory.lane.clear();
@@ -177,6 +177,7 @@ impl<S: Session> SessionRun<S> {
                 abandon: CancellationToken::new(),
             };
             let worker = LaneWorker::new(
+                self.shared.clone(),
                 memory,
                 Assignment {
                     session: self.session.clone(),
