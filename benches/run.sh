@@ -7,8 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -z "${TEST_DATABASE_URL:-}" ]; then
     exec tests/services/with.sh postgres rabbitmq kafka -- "$0" "$@"
 fi
-cargo build --release --locked --bin outbox-relay
-cargo build --release --locked -p outbox-benches
+cargo build --release --locked -p outbox-relay -p outbox-benches --bins
 
 rows="${ROWS:-1000000}"
 # With one key RabbitMQ gets one message at a time.

@@ -291,7 +291,7 @@ mod tests {
         .unwrap();
         let mut row = row();
         assert_eq!(routes.resolve(&row).unwrap().to_string(), "topic 'billing.paid'");
-        row.topic = "user".to_owned();
+        row.topic = "user".into();
         assert_eq!(routes.resolve(&row).unwrap().to_string(), "exchange 'events', routing key 'user.cust_9'");
         row.ordering_key = None;
         let text = detail(routes.resolve(&row), Reason::NoRoute);
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn an_endless_address_parks_by_name() {
         let mut row = row();
-        row.topic = "t".repeat(5_000);
+        row.topic = "t".repeat(5_000).into();
         let text = detail(Routes::for_single(Sink::Kafka).resolve(&row), Reason::Name);
         assert_eq!(text, "the template '{topic}' gives more than 4096 bytes for the row");
     }

@@ -1,5 +1,7 @@
 //! One row of the outbox as the relay sees it, before it is mapped to a broker's message.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::headers::Headers;
@@ -26,12 +28,12 @@ pub struct Row {
     pub id: RowId,
     /// The message id, 1 to 255 bytes unless the table was written around its checks.
     pub idempotency_key: String,
-    pub topic: String,
+    pub topic: Arc<str>,
     /// Rows sharing it keep their order; `None` wants no order.
-    pub ordering_key: Option<String>,
+    pub ordering_key: Option<Arc<str>>,
     /// `None` is a tombstone; an empty payload is `Some` of zero bytes.
     pub payload: Option<Bytes>,
-    pub content_type: String,
+    pub content_type: Arc<str>,
     pub headers: Headers,
     pub created_at: Timestamp,
     /// Not before this instant; `None` is now.

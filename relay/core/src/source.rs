@@ -72,7 +72,7 @@ pub enum Origin {
 pub struct Claimed {
     pub id: RowId,
     pub origin: Origin,
-    pub ordering_key: Option<String>,
+    pub ordering_key: Option<Arc<str>>,
     pub content: Content,
 }
 

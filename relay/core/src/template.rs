@@ -236,10 +236,10 @@ pub(crate) mod tests {
         Row {
             id: RowId { seq: 1, tx: TxId(1) },
             idempotency_key: "inv-1".to_owned(),
-            topic: "billing.paid".to_owned(),
-            ordering_key: Some("cust_9".to_owned()),
+            topic: "billing.paid".into(),
+            ordering_key: Some("cust_9".into()),
             payload: None,
-            content_type: "application/json".to_owned(),
+            content_type: "application/json".into(),
             headers: Headers(vec![
                 ("region".to_owned(), HeaderValue::Text("eu".to_owned())),
                 ("version".to_owned(), HeaderValue::Number("3.10".to_owned())),
@@ -300,7 +300,7 @@ pub(crate) mod tests {
             error.to_string(),
             "the template 'k.{ordering_key}' needs an ordering key, which the row does not have"
         );
-        row.ordering_key = Some(String::new());
+        row.ordering_key = Some("".into());
         assert_eq!(Template::parse("k.{ordering_key}").unwrap().render(&row).unwrap(), "k.");
         let error = render("{header.tenant}").unwrap_err();
         assert!(matches!(error, RenderError::MissingField { ref field, .. } if field == "the header 'tenant'"));
@@ -312,7 +312,7 @@ pub(crate) mod tests {
     #[test]
     fn a_row_cannot_build_a_huge_address() {
         let mut row = row();
-        row.topic = "t".repeat(RENDERED_BYTES_MAX);
+        row.topic = "t".repeat(RENDERED_BYTES_MAX).into();
         assert!(Template::parse("{topic}").unwrap().render(&row).is_ok());
         let error = Template::parse("x{topic}").unwrap().render(&row).unwrap_err();
         assert_eq!(error.to_string(), "the template 'x{topic}' gives more than 4096 bytes for the row");

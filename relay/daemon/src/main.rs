@@ -28,6 +28,11 @@ use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 use crate::signals::Stop;
 
+/// Rows are allocated on one thread and freed on another; with glibc's allocator that took a quarter of the relay's
+/// time, with jemalloc a tenth (`benches/README.md`).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

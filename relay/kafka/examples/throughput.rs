@@ -84,7 +84,7 @@ impl ProducerContext for Tell {
 fn bare(load: &Load, payloads: Vec<Bytes>) -> Vec<u128> {
     let (sender, receiver) = channel();
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", &load.brokers).set("enable.idempotence", "true").set("linger.ms", "0");
+    config.set("bootstrap.servers", &load.brokers).set("enable.idempotence", "true").set("linger.ms", "1");
     config.set("partitioner", "murmur2_random");
     load.properties.iter().for_each(|(key, value)| {
         config.set(key, value);
@@ -134,10 +134,10 @@ async fn adapter(load: &Load, payloads: Vec<Bytes>) -> Vec<u128> {
         let row = Row {
             id: RowId { seq: number, tx: TxId(1) },
             idempotency_key: format!("work:{seq}"),
-            topic: String::new(),
-            ordering_key: Some(format!("key-{}", seq % 1_000)),
+            topic: "".into(),
+            ordering_key: Some(format!("key-{}", seq % 1_000).into()),
             payload: Some(payloads[seq % payloads.len()].clone()),
-            content_type: "application/json".to_owned(),
+            content_type: "application/json".into(),
             headers: Headers::default(),
             created_at: Timestamp(1_700_000_000_000_000),
             available_at: None,

@@ -192,8 +192,8 @@ fn ours(config: &KafkaConfig) -> [(&'static str, String); 10] {
         ("queue.buffering.max.messages", (config.in_flight_max * 2 + 1_000).to_string()),
         ("queue.buffering.max.kbytes", "2147483647".to_owned()),
         ("topic.metadata.propagation.max.ms", "1000".to_owned()),
-        // Under load batches form by themselves while five requests are out; a linger only adds its wait.
-        ("linger.ms", "0".to_owned()),
+        // Time for the sending thread to hand over a wave before its first batch leaves; see gate.rs.
+        ("linger.ms", "1".to_owned()),
         ("message.max.bytes", MESSAGE_MAX_BYTES.to_string()),
         ("batch.size", BATCH_SIZE_BYTES.to_string()),
     ]

@@ -3,6 +3,8 @@
 
 use outbox_core::{Millis, Outgoing};
 
+use crate::gate::LOOSE_ROWS;
+
 /// One row between `send` and its delivery report.
 pub(crate) struct InFlight {
     pub outgoing: Outgoing,
@@ -20,7 +22,7 @@ pub(crate) struct Load {
     pub rows: usize,
     pub bytes: usize,
     pub alone: bool,
-    /// Rows of the topic wait for room, so the sender wants to hear of each report.
+    /// Rows of the topic wait, so the sender wants to hear when they may go.
     pub watched: bool,
 }
 
@@ -68,7 +70,8 @@ impl Flight {
         load.rows -= 1;
         load.bytes -= row.bytes;
         load.alone &= !row.alone;
-        let told = row.alone || load.watched || self.full;
+        let awaited = load.watched && load.rows <= LOOSE_ROWS;
+        let told = row.alone || awaited || self.full;
         Some((row, told))
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn headers(row: &Row) -> OwnedHeaders {
 
 /// Bytes of a batch that holds this row's record alone.
 pub(crate) fn batch_bytes(row: &Row) -> usize {
-    let key = row.ordering_key.as_ref().map(String::len);
+    let key = row.ordering_key.as_ref().map(|key| key.len());
     let value = row.payload.as_ref().map(|payload| payload.len());
     let mut body = 3 + field(key) + field(value) + varint(2 + row.headers.0.len());
     body += field(Some("id".len())) + field(Some(row.idempotency_key.len()));
@@ -116,10 +116,10 @@ mod tests {
         Row {
             id: RowId { seq: 1, tx: TxId(1) },
             idempotency_key: "order:1".to_owned(),
-            topic: "t".to_owned(),
+            topic: "t".into(),
             ordering_key: None,
             payload: None,
-            content_type: "application/json".to_owned(),
+            content_type: "application/json".into(),
             headers: Headers(headers),
             created_at: Timestamp(0),
             available_at: None,

@@ -51,6 +51,8 @@ pub(crate) struct Sender {
     generation: u64,
     reopen_at: Millis,
     tick_at: Millis,
+    /// Looks into the inbox so far.
+    round: u64,
     backoff: Backoff,
     /// What was last heard against the cluster, until it answers again.
     trouble: Option<Link>,
@@ -86,6 +88,7 @@ impl Sender {
             generation: 0,
             reopen_at: Millis(0),
             tick_at: Millis(0),
+            round: 0,
             backoff,
             trouble: None,
             topics: Vec::new(),
@@ -103,6 +106,7 @@ impl Sender {
             // librdkafka may free room a moment after the report that was waited for.
             let pause = if self.waiting.is_empty() { tick } else { tick.min(WAITING_TICK) };
             self.inbox.take(&mut mail, pause);
+            self.round += 1;
             if mail.is_empty() {
                 self.pump_waiting();
             }
@@ -185,7 +189,7 @@ impl Sender {
         }
         let Topic { name, gate } = &mut self.topics[topic];
         let bytes = message::batch_bytes(&outgoing.row);
-        match gate.admit(bytes, line.load(topic), now, self.batching) {
+        match gate.admit(bytes, line.load(topic), self.round, now, self.batching) {
             Admission::Wait => Some(outgoing),
             Admission::Ask => {
                 gate.asking = true;

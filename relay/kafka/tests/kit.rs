@@ -82,10 +82,10 @@ pub fn row(seq: i64, topic: &str, key: Option<&str>, payload: Option<&[u8]>) -> 
     Row {
         id: RowId { seq, tx: TxId(1) },
         idempotency_key: format!("work:{seq}"),
-        topic: topic.to_owned(),
-        ordering_key: key.map(str::to_owned),
+        topic: topic.into(),
+        ordering_key: key.map(Arc::from),
         payload: payload.map(Bytes::copy_from_slice),
-        content_type: "application/json".to_owned(),
+        content_type: "application/json".into(),
         headers: Headers::default(),
         created_at: Timestamp(1_700_000_000_000_000 + seq * 1_000),
         available_at: None,
@@ -126,7 +126,7 @@ impl Bed {
     }
 
     pub fn publish_until(&self, row: &Arc<Row>, lease_until: outbox_core::Millis) {
-        let address = Address { sink: Sink::Kafka, destination: row.topic.clone(), routing_key: String::new() };
+        let address = Address { sink: Sink::Kafka, destination: row.topic.to_string(), routing_key: String::new() };
         self.publisher.publish(Outgoing {
             row: Arc::clone(row),
             address: Arc::new(address),

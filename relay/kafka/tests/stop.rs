@@ -19,7 +19,7 @@ async fn f11_records_that_linger_are_sent_and_confirmed() {
     let mut bed = Bed::up(config).await;
     let first = Arc::new(kit::row(0, &topic, Some("k"), Some(b"x")));
     kit::all_confirmed(&bed.publish_all(&[Arc::clone(&first)]).await);
-    let mut rows: Vec<_> =
+    let rows: Vec<_> =
         (1..=5_000).map(|seq| Arc::new(kit::row(seq, &topic, Some(&format!("k{}", seq % 9)), Some(b"x")))).collect();
     rows.iter().for_each(|row| bed.publish(row));
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -27,12 +27,17 @@ async fn f11_records_that_linger_are_sent_and_confirmed() {
     bed.publisher.stop(20_000).await;
     println!("stopped after {} ms", before.elapsed().as_millis());
     assert!(before.elapsed() < Duration::from_secs(3), "the linger is cut short");
+    // What was with librdkafka is confirmed, what still waited for its wave never left; nothing is unknown.
+    let mut arrived = vec![first];
     for _ in &rows {
         let (seq, outcome) = bed.answer().await;
-        assert_eq!(outcome, Outcome::Confirmed, "row {seq}");
+        match outcome {
+            Outcome::Confirmed => arrived.extend(rows.iter().find(|row| row.id.seq == seq).cloned()),
+            other => assert_eq!(other, Outcome::NotSent, "row {seq}"),
+        }
     }
-    rows.push(first);
-    kit::arrived_once_in_order(&kit::read(&brokers, &topic), &rows);
+    assert!(arrived.len() > 1, "no row was with librdkafka");
+    kit::arrived_once_in_order(&kit::read(&brokers, &topic), &arrived);
     bed.publisher.stop(20_000).await;
     bed.publish(&rows[0]);
     assert_eq!(bed.answer().await.1, Outcome::NotSent);

@@ -25,7 +25,7 @@ async fn f38_a_missing_topic_is_blamed_on_exactly_its_rows() {
     }
     let mut bed = Bed::up(KafkaConfig::new(&brokers)).await;
     let outcomes = bed.publish_all(&rows).await;
-    let (bad, good): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.topic == missing);
+    let (bad, good): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| *row.topic == *missing);
     assert!(bad.iter().all(|row| is_missing(&outcomes[&row.id.seq])));
     assert!(good.iter().all(|row| outcomes[&row.id.seq] == Outcome::Confirmed));
     kit::arrived_once_in_order(&kit::read(&brokers, &topic), &good);
@@ -59,14 +59,14 @@ async fn a_topic_deleted_under_load_harms_no_other_and_works_again_once_it_is_ba
     let outcomes = bed.publish_all(&rows).await;
     for row in &rows {
         let outcome = &outcomes[&row.id.seq];
-        if row.topic == doomed {
+        if *row.topic == *doomed {
             assert!(is_missing(outcome), "row {}: {outcome:?}", row.id.seq);
         } else {
             assert_eq!(*outcome, Outcome::Confirmed, "row {}", row.id.seq);
         }
     }
     kit::create_topic(&brokers, &doomed, 1, &[]).await;
-    let again: Vec<_> = rows.iter().filter(|row| row.topic == doomed).cloned().collect();
+    let again: Vec<_> = rows.iter().filter(|row| *row.topic == *doomed).cloned().collect();
     bed.persist(&again).await;
     let messages = kit::read(&brokers, &doomed);
     kit::in_order(&messages);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{ClientWrapper, Object};
+use futures_util::TryStreamExt as _;
 use outbox_core::SourceError;
 use tokio::sync::watch;
 use tokio_postgres::types::{ToSql, Type};
@@ -76,6 +77,27 @@ impl Connection {
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, SourceError> {
         self.within(timeout, self.client.query_typed(sql, parameters)).await
+    }
+
+    /// Runs one statement in a transaction of its own and hands over each row as it comes, so that a page of rows is
+    /// not kept twice. The first error of `each` ends it.
+    pub(crate) async fn for_each(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        mut each: impl FnMut(&Row) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let read = async {
+            let parameters = parameters.iter().map(|(value, kind)| (*value, kind.clone()));
+            let mut rows = std::pin::pin!(self.client.query_typed_raw(sql, parameters).await?);
+            while let Some(row) = rows.try_next().await? {
+                if let Err(error) = each(&row) {
+                    return Ok(Err(error));
+                }
+            }
+            Ok(Ok(()))
+        };
+        self.within(self.timeout, read).await?
     }
 
     /// Runs one statement in a transaction of its own; the number of rows it touched.

@@ -48,7 +48,7 @@ pub(crate) fn map(row: &Row, address: &Address, limits: Limits) -> Result<Messag
     let exchange = exchange_name(&address.destination)?;
     let routing_key = routing_key(&address.routing_key)?;
     let message_id = message_id(&row.idempotency_key)?;
-    let content_type = ShortString::try_new(row.content_type.as_str()).map_err(|_| {
+    let content_type = ShortString::try_new(&*row.content_type).map_err(|_| {
         let bytes = row.content_type.len();
         impossible(Reason::Encoding, format!("the content type has {bytes} bytes; AMQP allows 255"))
     })?;

@@ -11,10 +11,10 @@ fn row() -> Row {
     Row {
         id: RowId { seq: 1, tx: TxId(1) },
         idempotency_key: "order:1".to_owned(),
-        topic: "orders".to_owned(),
+        topic: "orders".into(),
         ordering_key: None,
         payload: Some(Bytes::from_static(b"{}")),
-        content_type: "application/json".to_owned(),
+        content_type: "application/json".into(),
         headers: Headers::default(),
         created_at: Timestamp(1_700_000_000_999_999),
         available_at: None,
@@ -51,7 +51,7 @@ fn text(value: &ShortString) -> &str {
 #[test]
 fn a_row_becomes_the_message_of_the_table() {
     let row = with(|r| {
-        r.ordering_key = Some("customer ä".to_owned());
+        r.ordering_key = Some("customer ä".into());
         r.headers = Headers(vec![("traceparent".to_owned(), HeaderValue::Text("00-a-b-01".to_owned()))]);
     });
     let message = mapped(&row).expect("maps");
@@ -100,7 +100,7 @@ fn names_are_checked_in_bytes_at_their_border() {
             assert_eq!(reason(map(&row(), &address(&name, "k"), LIMITS)), expected, "exchange {count} {unit}");
             assert_eq!(reason(map(&row(), &address("e", &name), LIMITS)), expected, "key {count} {unit}");
             let encoding = (!ok).then_some(Reason::Encoding);
-            assert_eq!(reason(mapped(&with(|r| r.content_type = name))), encoding, "type {count} {unit}");
+            assert_eq!(reason(mapped(&with(|r| r.content_type = name.into()))), encoding, "type {count} {unit}");
         }
     }
     assert_eq!(reason(mapped(&with(|r| r.idempotency_key.clear()))), Some(Reason::Name));

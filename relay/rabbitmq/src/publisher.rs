@@ -88,7 +88,7 @@ impl RabbitmqPublisher {
             return self.writers.first();
         }
         let mut hasher = DefaultHasher::new();
-        row.ordering_key.as_ref().unwrap_or(&row.idempotency_key).hash(&mut hasher);
+        row.ordering_key.as_deref().unwrap_or(&row.idempotency_key).hash(&mut hasher);
         let writers = u64::try_from(self.writers.len()).ok()?;
         usize::try_from(hasher.finish() % writers).ok().and_then(|index| self.writers.get(index))
     }

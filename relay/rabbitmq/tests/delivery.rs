@@ -19,7 +19,7 @@ async fn ten_thousand_pipelined_rows_arrive_once_and_in_order() {
     assert_eq!(rig.publisher.order(&to), KeyOrder::Pipelined);
     for seq in 0..10_000 {
         let mut row = row(seq, &format!("{}:{seq}", seq % 50));
-        row.ordering_key = Some(format!("key {}", seq % 50));
+        row.ordering_key = Some(format!("key {}", seq % 50).into());
         rig.publish(&Arc::new(row), &to);
     }
     let answers = rig.answers(10_000).await;
@@ -110,7 +110,7 @@ async fn f48_messages_come_out_as_they_went_in() {
     let to = address(&exchange, "ü.k");
     let number = |text: &str| HeaderValue::Number(text.to_owned());
     let mut full = row(1, "ключ:1");
-    full.ordering_key = Some("customer ä".to_owned());
+    full.ordering_key = Some("customer ä".into());
     full.payload = Some(bytes::Bytes::from_static(b"\x00\xff{\"p\":\"C:\\\\temp\"}"));
     full.headers = Headers(vec![
         ("n".to_owned(), HeaderValue::Null),

@@ -72,10 +72,10 @@ pub fn row(seq: i64, id: &str) -> Row {
     Row {
         id: RowId { seq, tx: TxId(1) },
         idempotency_key: id.to_owned(),
-        topic: "t".to_owned(),
+        topic: "t".into(),
         ordering_key: None,
         payload: Some(Bytes::from(format!("{{\"seq\":{seq}}}"))),
-        content_type: "application/json".to_owned(),
+        content_type: "application/json".into(),
         headers: Headers::default(),
         created_at: Timestamp(1_700_000_000_000_000),
         available_at: None,

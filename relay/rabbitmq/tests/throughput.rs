@@ -60,7 +60,7 @@ async fn adapter(queue: &str, channels: usize) -> (f64, f64) {
         .map(|seq| {
             let mut row = row(seq, &format!("order:{seq}"));
             row.payload = Some(body.clone());
-            row.ordering_key = Some(format!("key {}", seq % 1_000));
+            row.ordering_key = Some(format!("key {}", seq % 1_000).into());
             Arc::new(row)
         })
         .collect();

@@ -210,7 +210,7 @@ impl Lane {
             Content::Blocked | Content::Bad { .. } => None,
         };
         let history = row.as_ref().map_or_else(History::default, |row| page.history(row));
-        let ordering_key = claimed.ordering_key.map(|key| self.intern(&key));
+        let ordering_key = claimed.ordering_key.map(|key| self.intern(key));
         let (state, address) = match target {
             Ok(address) => (State::Queued, Some(address)),
             Err(verdict) => (State::Failed(verdict), None),
@@ -242,8 +242,8 @@ impl Lane {
         }
     }
 
-    fn intern(&self, key: &str) -> Arc<str> {
-        self.keys.get_key_value(key).map_or_else(|| Arc::from(key), |(known, _)| known.clone())
+    fn intern(&self, key: Arc<str>) -> Arc<str> {
+        self.keys.get_key_value(&key).map_or(key, |(known, _)| known.clone())
     }
 
     /// The next row that may go, if its address lets it.

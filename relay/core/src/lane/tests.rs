@@ -28,10 +28,10 @@ fn row(seq: i64, key: Option<&str>, attempts: u32) -> Arc<Row> {
     Arc::new(Row {
         id: id(seq),
         idempotency_key: format!("work:{seq}"),
-        topic: "t".to_owned(),
-        ordering_key: key.map(str::to_owned),
+        topic: "t".into(),
+        ordering_key: key.map(Arc::from),
         payload: None,
-        content_type: "text/plain".to_owned(),
+        content_type: "text/plain".into(),
         headers: Headers::default(),
         created_at: Timestamp(0),
         available_at: None,
@@ -43,7 +43,7 @@ fn row(seq: i64, key: Option<&str>, attempts: u32) -> Arc<Row> {
 pub(super) fn mapped(seq: i64, key: &str, origin: Origin, to: &str) -> Mapped {
     let key = (!key.is_empty()).then_some(key);
     let content = Content::Row(row(seq, key, 0));
-    let claimed = Claimed { id: id(seq), origin, ordering_key: key.map(str::to_owned), content };
+    let claimed = Claimed { id: id(seq), origin, ordering_key: key.map(Arc::from), content };
     Mapped { claimed, target: Ok(address(to)) }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn fresh(seq: i64, key: &str) -> Mapped {
 /// A row that the claim left out of the flow, since an earlier one of its key waits.
 pub(super) fn behind(seq: i64, key: &str) -> Mapped {
     let claimed =
-        Claimed { id: id(seq), origin: Origin::Fresh, ordering_key: Some(key.to_owned()), content: Content::Blocked };
+        Claimed { id: id(seq), origin: Origin::Fresh, ordering_key: Some(key.into()), content: Content::Blocked };
     Mapped { claimed, target: Err(Verdicted::waiting(Reason::Behind)) }
 }
 

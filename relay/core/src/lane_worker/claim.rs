@@ -126,7 +126,7 @@ impl<S: Session> LaneWorker<S> {
         if !page.rows.is_empty() {
             self.shared.observer.batch(page.rows.len());
         }
-        let mapped: Vec<Mapped> = page.rows.into_iter().map(|claimed| map(&self.shared.routes, claimed)).collect();
+        let mapped: Vec<Mapped> = map(&self.shared.routes, page.rows);
         self.return_idle_probes(&asked.probes, &mapped);
         self.lane.on_page(mapped, &facts, asked.horizon);
         self.account();

@@ -1,6 +1,7 @@
 //! The simulated brokers: what arrived, what is under way, and what each publication is answered with.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use outbox_core::{Answer, Outcome, Publication, Reason, Run, Scope, Sink};
 
@@ -13,7 +14,7 @@ pub struct Message {
     pub uid: Uid,
     pub seq: i64,
     pub serial: u64,
-    pub key: Option<String>,
+    pub key: Option<Arc<str>>,
     pub topic: usize,
     pub sink: Sink,
     pub owner: u32,

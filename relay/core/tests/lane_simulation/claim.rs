@@ -19,8 +19,8 @@ pub enum Part {
 #[derive(Clone, Debug, Default)]
 pub struct Candidates(BTreeMap<i64, (Claimed, bool)>);
 
-pub fn key_name(key: u8) -> String {
-    format!("k{key}")
+pub fn key_name(key: u8) -> Arc<str> {
+    format!("k{key}").into()
 }
 
 impl Db {
@@ -157,10 +157,10 @@ impl Db {
         let content = Row {
             id: row.id,
             idempotency_key: row.uid.to_string(),
-            topic: row.topic.to_string(),
+            topic: row.topic.to_string().into(),
             ordering_key: ordering_key.clone(),
             payload: None,
-            content_type: String::new(),
+            content_type: "".into(),
             headers: Headers::default(),
             created_at: Timestamp(0),
             available_at: row.available_at.map(time),

@@ -7,9 +7,11 @@
 -- under the same bounds. It looks in its own snapshot whether that is so; where it is not (fresh_only is false) its
 -- rows are not used, and claim.sql is asked.
 --
+-- bytes_to counts the bytes of the page up to its row: the page was cut off where it reaches $6, or has $5 rows.
+--
 -- $1 source, $2 lane, $3 low, $4 numbers in memory, $5 rows at most, $6 bytes at most, $7 block_key,
 -- $8 relay id
-SELECT s.snapshot_xmin, s.wal, s.now, s.alive, s.fresh_only, coalesce(m.found, 0) AS found,
+SELECT s.snapshot_xmin, s.wal, s.now, s.alive, s.fresh_only, m.bytes_to,
        m.seq, 'fresh' AS origin, false AS blocked, m.tx, m.ordering_key, m.idempotency_key, m.topic,
        m.payload, m.payload_bytes, m.content_type, m.headers, m.created_at, m.available_at,
        NULL::integer AS attempts, NULL::timestamptz AS held_since
@@ -26,8 +28,7 @@ SELECT s.snapshot_xmin, s.wal, s.now, s.alive, s.fresh_only, coalesce(m.found, 0
                                 WHERE d.lane = $2 AND d.sent_at IS NULL AND d.available_at <= statement_timestamp())
                AS fresh_only) AS s
   LEFT JOIN (
-       SELECT f.*, count(*) OVER () AS found,
-              sum(f.bytes) OVER (ORDER BY f.lane, f.seq ROWS UNBOUNDED PRECEDING) - f.bytes AS bytes_before
+       SELECT f.*, sum(f.bytes) OVER (ORDER BY f.lane, f.seq ROWS UNBOUNDED PRECEDING) AS bytes_to
          FROM (SELECT m.lane, m.seq, m.tx, m.ordering_key, m.idempotency_key, m.topic, m.payload, m.payload_bytes,
                       m.content_type, CASE WHEN m.headers <> '{}' THEN m.headers::text END AS headers,
                       m.created_at, m.available_at,
@@ -37,4 +38,4 @@ SELECT s.snapshot_xmin, s.wal, s.now, s.alive, s.fresh_only, coalesce(m.found, 0
                   AND m.sent_at IS NULL AND m.available_at IS NULL
                   AND m.seq NOT IN (SELECT unnest($4))
                 ORDER BY m.lane, m.seq LIMIT $5) AS f) AS m
-    ON m.bytes_before < $6
+    ON m.bytes_to - m.bytes < $6

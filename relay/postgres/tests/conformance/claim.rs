@@ -68,7 +68,7 @@ async fn a_row_behind_one_that_cannot_go_comes_blocked_and_bare() {
     let labels: Vec<&str> = page.rows.iter().map(|row| crate::kit::label(row.origin, &row.content)).collect();
     assert_eq!(labels, ["blocked", "blocked", "fresh"]);
     assert!(matches!(page.rows[0].content, Content::Blocked));
-    assert_eq!(page.rows[0].ordering_key.as_ref(), Some(&f.keys[0]));
+    assert_eq!(page.rows[0].ordering_key.as_deref(), Some(f.keys[0].as_str()));
     let late = f.claim(|request| request.exclude = vec![rows[2].seq, rows[3].seq]).await;
     assert_eq!(late, [(rows[1].seq, "blocked")]);
 }
