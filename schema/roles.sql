@@ -102,7 +102,7 @@ BEGIN
 END
 $$;
 
--- The inbox. inbox.claim runs with the rights of its caller, so a consumer needs the table too.
+-- The inbox. Its functions run with the rights of their caller, so a consumer needs the table too.
 DO $$
 BEGIN
     IF pg_catalog.to_regclass('inbox.processed') IS NULL THEN
@@ -115,5 +115,19 @@ BEGIN
     GRANT EXECUTE ON FUNCTION inbox.claim(text, text, bytea) TO outbox_app;
     GRANT SELECT ON inbox.migration TO outbox_relay, outbox_operator;
     GRANT SELECT ON inbox.processed TO outbox_operator;
+
+    -- Since version 2.
+    IF pg_catalog.to_regprocedure('inbox.claim_step(text, text, text, bytea)') IS NOT NULL THEN
+        GRANT EXECUTE ON FUNCTION
+            inbox.check_names(text, text, text, text, boolean),
+            inbox.claim_step(text, text, text, bytea),
+            inbox.finish_step(text, text, text, jsonb),
+            inbox.step_result(text, text, text),
+            inbox.is_done(text, text, text),
+            inbox.prune(interval, integer)
+            TO outbox_app;
+        GRANT EXECUTE ON FUNCTION inbox.check_names(text, text, text, text, boolean), inbox.is_done(text, text, text)
+            TO outbox_operator;
+    END IF;
 END
 $$;

@@ -28,8 +28,10 @@ pub struct Migration {
 const OUTBOX: &[Migration] =
     &[Migration { version: 1, name: "0001_outbox", sql: include_str!("../outbox/0001_outbox.sql") }];
 
-const INBOX: &[Migration] =
-    &[Migration { version: 1, name: "0001_inbox", sql: include_str!("../inbox/0001_inbox.sql") }];
+const INBOX: &[Migration] = &[
+    Migration { version: 1, name: "0001_inbox", sql: include_str!("../inbox/0001_inbox.sql") },
+    Migration { version: 2, name: "0002_steps", sql: include_str!("../inbox/0002_steps.sql") },
+];
 
 impl Schema {
     pub const ALL: [Schema; 2] = [Schema::Outbox, Schema::Inbox];

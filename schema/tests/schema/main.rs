@@ -8,6 +8,8 @@
 mod enqueue;
 mod enqueue_races;
 mod inbox;
+mod inbox_races;
+mod inbox_steps;
 mod kit;
 mod message;
 mod migrate;

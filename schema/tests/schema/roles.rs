@@ -38,6 +38,9 @@ async fn the_app_inserts() {
             "SELECT outbox.enqueue('e', 't', '\\x00'::bytea)",
             "SELECT inbox.claim('c', 'm', NULL)",
             "UPDATE inbox.processed SET result = '{}' WHERE consumer = 'c'",
+            "SELECT inbox.claim_step('c', 'm', 's')",
+            "SELECT inbox.finish_step('c', 'm', 's', '{}'), inbox.step_result('c', 'm', 's')",
+            "SELECT inbox.is_done('c', 'm'), inbox.prune(interval '1 day')",
         ],
     )
     .await;
@@ -178,6 +181,7 @@ async fn the_operator_looks_and_requeues() {
             "SELECT outbox.retry(topic => 't')",
             "SELECT outbox.discard(topic => 't')",
             "SELECT * FROM inbox.processed",
+            "SELECT inbox.is_done('c', 'm', 's')",
         ],
     )
     .await;
@@ -193,6 +197,7 @@ async fn the_operator_looks_and_requeues() {
             "UPDATE outbox.lane SET owner = NULL",
             "SELECT outbox.enqueue('k', 't', '')",
             "SELECT inbox.claim('c', 'm', NULL)",
+            "SELECT inbox.finish_step('c', 'm', 's')",
             "CREATE TABLE outbox.mine ()",
         ],
     )
