@@ -5,6 +5,7 @@
 // In a test a failed call is a failed test, in its helpers too.
 #![allow(clippy::unwrap_used)]
 
+mod documentation;
 mod enqueue;
 mod enqueue_races;
 mod inbox;
