@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--slow]: everything that `make test` does, in order, to the end, also after a failure:
-# install, format, clippy, cargo deny, build, all tests against real services, the schema's and the session's
-# tests on the oldest and newest PostgreSQL. The last line is the summary.
+# install, format, clippy, cargo deny, build, all tests against real services, the examples, the schema's and the
+# session's tests on the oldest and newest PostgreSQL. The last line is the summary.
 #
 # --slow runs only the tests that are marked #[ignore] because they take minutes.
 # NO_INSTALL=1 installs nothing. TEST_DATABASE_URL, TEST_AMQP_URL and TEST_KAFKA_BROKERS make
@@ -95,7 +95,7 @@ install_needed() {
     [ -n "${TEST_DATABASE_URL:-}" ] || parts+=(postgres)
     [ -n "${TEST_AMQP_URL:-}" ] || parts+=(rabbitmq)
     [ -z "${TEST_KAFKA_BROKERS:-}" ] || optional=()
-    [ "$slow" = yes ] || optional+=(embedded)
+    [ "$slow" = yes ] || optional+=(embedded examples)
     # Where nothing may be installed, only what is indispensable makes the check fail.
     if [ "${NO_INSTALL:-}" != 1 ] || [ "${CI:-}" = true ]; then
         parts+=(${optional[@]+"${optional[@]}"})
@@ -116,6 +116,15 @@ cargo_test() { tests/services/with.sh postgres rabbitmq kafka -- timeout "$deadl
 build_mutants() {
     cargo build --locked -p outbox-relay --features mutants &&
         install -D "$target/debug/outbox-relay" "$target/mutants/outbox-relay"
+}
+
+# The examples in other languages, each run twice, at once, and killed between its steps.
+examples() {
+    if ! tests/services/install.sh examples 2>/dev/null && [ "${CI:-}" != true ]; then
+        printf '\n!!! THE EXAMPLES ARE SKIPPED: tests/services/install.sh examples installs what they need !!!\n'
+        return
+    fi
+    tests "examples" tests/services/with.sh postgres rabbitmq kafka -- timeout "$deadline" schema/examples/tests/run.sh
 }
 
 versions() {
@@ -145,6 +154,7 @@ if [ "$slow" = yes ]; then
     tests "slow tests" cargo_test -- --ignored "$@"
 else
     tests "tests" cargo_test -- "$@"
+    examples
     versions
 fi
 finish

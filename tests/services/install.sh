@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded]: says which of Debian's packages
+# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded] [examples]: says which of Debian's packages
 # are missing and installs only those. With nothing named: build, postgres and rabbitmq.
 # NO_INSTALL=1 only checks, and fails with the list.
 #
@@ -36,7 +36,14 @@ needs() {
         need 'command -v mvn' maven
         ;;
     embedded) need 'command -v npm' npm ;;
-    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka and embedded" ;;
+    examples)
+        need '/usr/bin/python3 -c "import psycopg"' python3-psycopg
+        need '/usr/bin/python3 -c "import pika"' python3-pika
+        need '/usr/bin/python3 -c "import confluent_kafka"' python3-confluent-kafka
+        need '/usr/bin/python3 -c "import pytest"' python3-pytest
+        need 'command -v npm' npm
+        ;;
+    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka, embedded and examples" ;;
     esac
 }
 

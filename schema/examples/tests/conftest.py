@@ -1,0 +1,42 @@
+"""Fixtures, and the closing line that the summary of `make test` adds up."""
+
+import sys
+
+import pytest
+
+from brokers import Kafka, Rabbit
+from kit import Stage
+
+sys.dont_write_bytecode = True
+
+
+@pytest.fixture
+def stage():
+    made = Stage()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[Rabbit, Kafka], ids=["rabbitmq", "kafka"])
+def broker(request):
+    made = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rabbit():
+    made = Rabbit()
+    yield made
+    made.close()
+
+
+def pytest_terminal_summary(terminalreporter):
+    def count(*words):
+        return sum(len(terminalreporter.stats.get(word, [])) for word in words)
+
+    failed = count("failed", "error")
+    terminalreporter.write_line(
+        f"test result: {'FAILED' if failed else 'ok'}. {count('passed')} passed; {failed} failed; "
+        f"{count('skipped')} ignored; 0 measured; 0 filtered out"
+    )

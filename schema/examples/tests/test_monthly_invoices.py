@@ -1,0 +1,124 @@
+"""Monthly invoices, in each language and to each broker: run twice, at once, and killed between any two steps."""
+
+import pytest
+
+from kit import INVOICES, KILLED, wait_until
+
+MONTH = "2026-10"
+JOB_BOUNDARIES = ["claimed", "invoiced", "enqueued", "committed"]
+MAIL_BOUNDARIES = ["claimed", "mailed", "committed"]
+
+
+@pytest.fixture(params=INVOICES)
+def program(request):
+    return INVOICES[request.param]
+
+
+def customers(stage, count):
+    names = [f"cust_{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        stage.db.execute("INSERT INTO customer VALUES (%s, %s)", (name, 10 + number))
+    return names
+
+
+def counts(stage):
+    """Invoices, rows of the outbox, and e-mails; how many of them are double."""
+    return stage.db.execute(
+        "SELECT (SELECT count(*) FROM invoice), (SELECT count(*) FROM outbox.message), "
+        "(SELECT count(*) FROM sent_email), "
+        "(SELECT count(*) - count(DISTINCT (month, customer)) FROM sent_email)"
+    ).fetchone()
+
+
+def issue(stage, program, names, topic="invoice.email", **environment):
+    return stage.run([*program, "issue", MONTH, *names], EMAIL_TOPIC=topic, **environment)
+
+
+def start_mailer(stage, program, broker, **environment):
+    arguments, own = broker.consumer()
+    return stage.start([*program, *arguments], **own, **environment)
+
+
+def test_the_job_killed_between_any_two_steps_and_run_again_has_one_effect(stage, program):
+    names = customers(stage, len(JOB_BOUNDARIES))
+    for done, (name, boundary) in enumerate(zip(names, JOB_BOUNDARIES)):
+        code, text = issue(stage, program, [name], KILL_AT=boundary)
+        assert code == KILLED, text
+        expected = done + (boundary == "committed")
+        assert counts(stage) == (expected, expected, 0, 0), f"after the kill at {boundary}"
+        code, text = issue(stage, program, [name])
+        assert code == 0, text
+        assert counts(stage) == (done + 1, done + 1, 0, 0), f"after the run that follows {boundary}"
+    code, text = issue(stage, program, names)
+    assert (code, text) == (0, f"0 of {len(names)} invoices made"), "the second run changes nothing"
+    assert counts(stage) == (len(names), len(names), 0, 0)
+
+
+def test_the_job_run_twice_at_once_has_one_effect(stage, program):
+    names = customers(stage, 20)
+    command = [*program, "issue", MONTH, *names]
+    both = [stage.start(command), stage.start(command)]
+    for one in both:
+        assert one.wait_exit() == 0, one.text()
+    made = [int(one.text().split()[0]) for one in both]
+    assert sum(made) == len(names), made
+    assert counts(stage) == (len(names), len(names), 0, 0)
+
+
+def test_bad_input_is_an_error_and_no_effect(stage, program):
+    code, text = issue(stage, program, ["nobody"])
+    assert code not in (0, KILLED) and "no customer nobody" in text, text
+    code, text = issue(stage, program, ["x" * 256])
+    assert code not in (0, KILLED) and "message_id must be 1 to 255 bytes long" in text, text
+    assert counts(stage) == (0, 0, 0, 0)
+
+
+def test_the_mailer_and_the_relay_killed_at_any_step_mail_once(stage, program, broker):
+    names = customers(stage, 8)
+    relay = stage.relay(**broker.relay_environment())
+    with stage.no_marks():
+        assert issue(stage, program, names, broker.topic)[0] == 0
+        wait_until("all messages at the broker", lambda: broker.arrived() == len(names))
+        relay.kill()  # Between publish and mark.
+        for boundary in MAIL_BOUNDARIES:
+            mailer = start_mailer(stage, program, broker, KILL_AT=boundary)
+            assert mailer.wait_exit() == KILLED, mailer.text()
+        # A stop signal gives the work in hand back.
+        mailer = start_mailer(stage, program, broker, PAUSE_AT="claimed")
+        mailer.wait_line("paused at claimed")
+        assert mailer.stop() == 0, mailer.text()
+    assert stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NOT NULL") == 0
+    assert counts(stage)[2:] == (1, 0), "only what died after its commit was mailed"
+
+    # Everything is published again, and what was published before is there too.
+    stage.relay(**broker.relay_environment())
+    mailer = start_mailer(stage, program, broker)
+    for name in names:
+        mailer.wait_line(f"done before invoice:{MONTH}:{name}$")
+    wait_until("all marks", lambda: stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NULL") == 0)
+    assert counts(stage) == (len(names), len(names), len(names), 0)
+    assert mailer.stop() == 0, mailer.text()
+
+
+def test_two_mailers_and_the_same_messages_twice_mail_once(stage, program, rabbit):
+    names = customers(stage, 20)
+    for _ in range(2):
+        for name in names:
+            rabbit.publish(f"invoice:{MONTH}:{name}", f'{{"month": "{MONTH}", "customer": "{name}", "total": 1}}')
+    mailers = [start_mailer(stage, program, rabbit) for _ in range(2)]
+    answers = lambda: [line for mailer in mailers for line in mailer.lines if "invoice:" in line]
+    wait_until("40 answers", lambda: len(answers()) == 2 * len(names))
+    assert sum(line.startswith("mailed") for line in answers()) == len(names)
+    assert counts(stage)[2:] == (len(names), 0)
+
+
+def test_another_body_under_a_known_id_is_set_aside(stage, program, rabbit):
+    for body in ('{"month": "m", "customer": "c", "total": 1}', '{"month": "m", "customer": "c", "total": 2}', "{"):
+        rabbit.publish("invoice:m:c", body)
+    rabbit.publish("invoice:m:d", "no JSON")
+    rabbit.publish("invoice:m:e", '{"month": "m", "customer": "e", "total": 1}')
+    mailer = start_mailer(stage, program, rabbit)
+    mailer.wait_line("mailed invoice:m:e")
+    wait_until("the dead letters", lambda: rabbit.set_aside() == 3)
+    assert stage.db.execute("SELECT customer, total FROM sent_email ORDER BY 1").fetchall() == [("c", 1), ("e", 1)]
+    assert not stage.one("SELECT inbox.is_done('mailer', 'invoice:m:d')"), "what failed is not done"
