@@ -24,9 +24,18 @@ PYTHON = "/usr/bin/python3"
 WAIT_SECONDS = 60
 KILLED = -signal.SIGKILL
 
+# npm ci puts the drivers beside a copy of the programs, so that nothing is written into the sources.
+NODE_EXAMPLES = pathlib.Path(os.environ.get("NODE_EXAMPLES", TARGET / "examples-javascript"))
+
+
+def node(program):
+    return ["node", str(NODE_EXAMPLES / program)]
+
+
 # How each language's monthly invoices are started.
 INVOICES = {
     "python": [PYTHON, str(EXAMPLES / "python" / "monthly_invoices.py")],
+    "javascript": node("monthly_invoices.js"),
 }
 
 

@@ -3,4 +3,16 @@
 # TEST_KAFKA_BROKERS, with the relay of OUTBOX_RELAY_BIN. Its closing line is one of `make test`'s result lines.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+target="${CARGO_TARGET_DIR:-$(cd ../../.. && pwd)/target}"
+
+# The programs run beside their drivers in a folder of their own; npm ci installs exactly what the lock file names.
+export NODE_EXAMPLES="$target/examples-javascript"
+mkdir -p "$NODE_EXAMPLES"
+if ! cmp -s ../javascript/package-lock.json "$NODE_EXAMPLES/node_modules/.installed"; then
+    cp ../javascript/package.json ../javascript/package-lock.json "$NODE_EXAMPLES/"
+    (cd "$NODE_EXAMPLES" && npm ci --ignore-scripts --no-audit --no-fund --silent </dev/null)
+    cp ../javascript/package-lock.json "$NODE_EXAMPLES/node_modules/.installed"
+fi
+cp ../javascript/package.json ../javascript/*.js "$NODE_EXAMPLES/"
+
 exec /usr/bin/python3 -B -m pytest -q -p no:cacheprovider --durations=5 "$@"
