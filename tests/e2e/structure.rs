@@ -32,7 +32,9 @@ fn clippy_judges_the_length_of_functions() {
     assert!(settings.lines().any(|line| line == FUNCTION_LINES_MAX), "{settings}");
     let manifest = std::fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
     assert!(manifest.lines().any(|line| line == "too_many_lines = \"warn\""), "{manifest}");
-    for folder in ["schema", "relay/core", "relay/postgres", "relay/rabbitmq", "relay/kafka", "relay/daemon"] {
+    let products =
+        ["schema", "relay/core", "relay/postgres", "relay/rabbitmq", "relay/kafka", "relay/client", "relay/daemon"];
+    for folder in products {
         let manifest = std::fs::read_to_string(workspace_root().join(folder).join("Cargo.toml")).unwrap();
         assert!(manifest.contains("[lints]\nworkspace = true\n"), "{folder} takes no lints from the workspace");
     }
@@ -46,6 +48,8 @@ fn crates_depend_only_inwards() {
         assert_eq!(ours(adapter), BTreeSet::from(["outbox-core".to_owned()]), "{adapter}");
     }
     assert_eq!(ours("schema"), BTreeSet::from(none.map(String::from)));
+    // An application imports it, and nothing of the relay with it.
+    assert_eq!(ours("relay/client"), BTreeSet::from(none.map(String::from)));
     // The kit judges the relay, so it must not share its code.
     assert_eq!(ours("tests"), BTreeSet::from(["outbox-schema".to_owned()]));
 }

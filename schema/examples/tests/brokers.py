@@ -4,7 +4,7 @@ import os
 
 import pika
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kit import unique, wait_until
@@ -32,7 +32,7 @@ class Rabbit:
 
     def consumer(self):
         """Subcommand, its argument, and the environment."""
-        return ["mail-rabbitmq", self.queue], {"AMQP_URL": self.url}
+        return ["mail-rabbitmq", self.queue], {"AMQP_URL": self.url, "DEAD_LETTERS": self.dead}
 
     def arrived(self):
         return self.channel.queue_declare(self.queue, passive=True).method.message_count
@@ -53,7 +53,7 @@ class Rabbit:
 
 
 class Kafka:
-    """A topic with one partition."""
+    """A topic with one partition, and another one for its dead letters."""
 
     name = "kafka"
 
@@ -63,11 +63,12 @@ class Kafka:
             assert os.environ.get("CI") != "true", "TEST_KAFKA_BROKERS is not set"
             pytest.skip("TEST_KAFKA_BROKERS is not set")
         self.topic, self.group = unique("invoice.email"), unique("mailer")
+        self.dead = f"{self.topic}.dead"
         self.admin = AdminClient({"bootstrap.servers": self.brokers})
-        for future in self.admin.create_topics([NewTopic(self.topic, 1, 1)]).values():
+        for future in self.admin.create_topics([NewTopic(name, 1, 1) for name in (self.topic, self.dead)]).values():
             future.result(60)
-        # Another broker's metadata may be a moment behind the one that made it.
-        wait_until("the topic", lambda: self.topic in self.admin.list_topics(timeout=10).topics)
+        # What clients are told may be a moment behind.
+        wait_until("the topics", lambda: {self.topic, self.dead} <= self.admin.list_topics(timeout=10).topics.keys())
 
     def relay_environment(self):
         return {"KAFKA_BROKERS": self.brokers}
@@ -81,6 +82,19 @@ class Kafka:
         reader.close()
         return end
 
+    def publish(self, message_id, body):
+        producer = Producer({"bootstrap.servers": self.brokers})
+        producer.produce(self.topic, body, headers=[] if message_id is None else [("id", message_id)])
+        assert producer.flush(60) == 0
+
+    def dead_letters(self, count):
+        """The first so many, each with its headers and its body."""
+        reader = Consumer({"bootstrap.servers": self.brokers, "group.id": self.group + ".reader"})
+        reader.assign([TopicPartition(self.dead, 0, 0)])
+        letters = reader.consume(count, 60)
+        reader.close()
+        return [({name: value.decode() for name, value in letter.headers()}, letter.value()) for letter in letters]
+
     def close(self):
-        for future in self.admin.delete_topics([self.topic]).values():
+        for future in self.admin.delete_topics([self.topic, self.dead]).values():
             future.result(60)

@@ -31,6 +31,13 @@ def rabbit():
     made.close()
 
 
+@pytest.fixture
+def kafka():
+    made = Kafka()
+    yield made
+    made.close()
+
+
 def pytest_terminal_summary(terminalreporter):
     def count(*words):
         return sum(len(terminalreporter.stats.get(word, [])) for word in words)

@@ -36,6 +36,7 @@ def node(program):
 INVOICES = {
     "python": [PYTHON, str(EXAMPLES / "python" / "monthly_invoices.py")],
     "javascript": node("monthly_invoices.js"),
+    "rust": [str(TARGET / "debug" / "examples" / "monthly_invoices")],
 }
 
 

@@ -5,7 +5,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 target="${CARGO_TARGET_DIR:-$(cd ../../.. && pwd)/target}"
 
-# The programs run beside their drivers in a folder of their own; npm ci installs exactly what the lock file names.
+(cd ../../.. && cargo build --locked -p outbox-client --all-features --example monthly_invoices)
+
+# The programs in JavaScript run beside their drivers in a folder of their own; npm ci installs exactly what the lock file names.
 export NODE_EXAMPLES="$target/examples-javascript"
 mkdir -p "$NODE_EXAMPLES"
 if ! cmp -s ../javascript/package-lock.json "$NODE_EXAMPLES/node_modules/.installed"; then

@@ -122,3 +122,18 @@ def test_another_body_under_a_known_id_is_set_aside(stage, program, rabbit):
     wait_until("the dead letters", lambda: rabbit.set_aside() == 3)
     assert stage.db.execute("SELECT customer, total FROM sent_email ORDER BY 1").fetchall() == [("c", 1), ("e", 1)]
     assert not stage.one("SELECT inbox.is_done('mailer', 'invoice:m:d')"), "what failed is not done"
+
+
+def test_what_cannot_be_mailed_goes_to_the_dead_letter_topic(stage, kafka):
+    """The consumer of the Rust client; those of the other languages only say it."""
+    first, other = '{"month": "m", "customer": "c", "total": 1}', '{"month": "m", "customer": "c", "total": 2}'
+    for message_id, body in (("a", first), ("a", other), ("b", "no JSON"), (None, first), ("c", first)):
+        kafka.publish(message_id, body)
+    mailer = start_mailer(stage, INVOICES["rust"], kafka)
+    mailer.wait_line("mailed c")
+    assert kafka.dead_letters(3) == [
+        ({"id": "a", "outbox-reason": "other_body"}, other.encode()),
+        ({"id": "b", "outbox-reason": "attempts"}, b"no JSON"),
+        ({"outbox-reason": "no_id"}, first.encode()),
+    ]
+    assert counts(stage)[2] == 2

@@ -1,0 +1,226 @@
+//! What the consumers of both brokers share: one message, one transaction, bounded attempts, and what may be
+//! acknowledged after it.
+//!
+//! Guarantees: a message is acknowledged only after its transaction was committed, or after it was handed to the
+//! dead-letter route; a failure of the database uses up no attempts.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use tokio_postgres::{Client, NoTls, Transaction};
+
+use crate::error::{BoxError, Error};
+use crate::inbox::{Inbox, Message, Outcome};
+
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// The work of one message.
+pub trait Handler: Sync {
+    /// Does it with the transaction that claims it. A failure rolls both back and is tried again.
+    fn handle(
+        &self,
+        transaction: &Transaction<'_>,
+        message: &Message,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Called after the commit and before the acknowledgement, for logs and counters. Not for work: after a crash it
+    /// is called again, or was not called at all.
+    fn committed(&self, _message: &Message, _outcome: Outcome<()>) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// How a consumer works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where the inbox is. Without TLS in this release.
+    pub database: tokio_postgres::Config,
+    /// Its name in the inbox; it never changes.
+    pub consumer: String,
+    /// So often is a message tried before it goes to the dead-letter route; at least once.
+    pub attempts_max: u32,
+    /// The pause after the first failure; it doubles with each further one, up to 30 s.
+    pub retry_pause: Duration,
+}
+
+impl Settings {
+    /// Five attempts, a second after the first.
+    #[must_use]
+    pub fn new(database: tokio_postgres::Config, consumer: &str) -> Self {
+        let retry_pause = Duration::from_secs(1);
+        Self { database, consumer: consumer.to_owned(), attempts_max: 5, retry_pause }
+    }
+}
+
+/// Why a consumer ended. Nothing is lost: what was not acknowledged comes again.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsumeError {
+    #[error("the broker failed while {what}")]
+    Broker { what: &'static str, source: BoxError },
+    #[error("the broker did not take the dead letter of message {id:?}")]
+    DeadLetter { id: String, source: Option<BoxError> },
+}
+
+impl ConsumeError {
+    pub(crate) fn broker<E: Into<BoxError>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Broker { what, source: source.into() }
+    }
+}
+
+/// Why a message goes to the dead-letter route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetAside {
+    NoId,
+    OtherBody,
+    Refused,
+    Attempts,
+}
+
+impl SetAside {
+    /// For a header of the dead letter.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::NoId => "no_id",
+            Self::OtherBody => "other_body",
+            Self::Refused => "refused",
+            Self::Attempts => "attempts",
+        }
+    }
+}
+
+/// What the consumer may do with a message now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Acknowledge,
+    SetAside(SetAside),
+}
+
+/// How one attempt failed.
+enum Failure {
+    /// Nothing about the message is known to be wrong.
+    Database,
+    SetAside(SetAside),
+    /// By the handler's own fault.
+    Work,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::OtherBody(_) => Self::SetAside(SetAside::OtherBody),
+            Error::Refused(_) => Self::SetAside(SetAside::Refused),
+            Error::Again(_) | Error::Database(_) => Self::Database,
+            Error::OtherContent(_) => Self::Work,
+        }
+    }
+}
+
+/// Works on one message after the other, on a database connection of its own.
+pub(crate) struct Worker<'a, H> {
+    settings: &'a Settings,
+    handler: &'a H,
+    client: Option<Client>,
+}
+
+impl<'a, H: Handler> Worker<'a, H> {
+    pub(crate) fn new(settings: &'a Settings, handler: &'a H) -> Self {
+        Self { settings, handler, client: None }
+    }
+
+    /// Returns when the message may be acknowledged or must be set aside. Dropped before, it leaves nothing done.
+    pub(crate) async fn work(&mut self, id: Option<String>, body: Vec<u8>) -> Fate {
+        let Some(id) = id else { return Fate::SetAside(SetAside::NoId) };
+        let message = Message { id, body };
+        let (mut attempts, mut failures) = (0, 0);
+        loop {
+            match self.attempt(&message).await {
+                Ok(outcome) => {
+                    self.handler.committed(&message, outcome).await;
+                    return Fate::Acknowledge;
+                }
+                Err(Failure::SetAside(why)) => return Fate::SetAside(why),
+                Err(Failure::Database) => {}
+                Err(Failure::Work) => attempts += 1,
+            }
+            if attempts >= self.settings.attempts_max.max(1) {
+                return Fate::SetAside(SetAside::Attempts);
+            }
+            tokio::time::sleep(pause(self.settings.retry_pause, failures)).await;
+            failures += 1;
+        }
+    }
+
+    /// claim → work → commit. A commit without an answer is tried again: if it happened, the claim says so.
+    async fn attempt(&mut self, message: &Message) -> Result<Outcome<()>, Failure> {
+        let client = connected(&mut self.client, &self.settings.database).await.map_err(|_| Failure::Database)?;
+        let transaction = client.transaction().await.map_err(Error::from)?;
+        let mut outcome = Outcome::Repeated;
+        if Inbox::claim(&transaction, &self.settings.consumer, message).await? {
+            outcome = Outcome::Done(());
+            let worked = self.handler.handle(&transaction, message).await;
+            if let Err(error) = worked {
+                // The rollback goes out before anything else is sent on this connection.
+                drop(transaction);
+                return Err(if client.is_closed() || is_the_databases(&*error) {
+                    Failure::Database
+                } else {
+                    Failure::Work
+                });
+            }
+        }
+        match transaction.commit().await.map_err(Error::from) {
+            Ok(()) => Ok(outcome),
+            // A constraint that is checked at the end speaks of the work, not of the message.
+            Err(Error::Refused(_)) => Err(Failure::Work),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+/// A server that is away or short of something, a serialization failure, a deadlock: not the work's fault.
+fn is_the_databases(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(current) = next {
+        if let Some(error) = current.downcast_ref::<tokio_postgres::Error>() {
+            let code = error.code().map_or("", tokio_postgres::error::SqlState::code);
+            let transient = ["08", "53", "57P"].iter().any(|class| code.starts_with(class));
+            return error.is_closed() || transient || matches!(code, "40001" | "40P01");
+        }
+        next = current.source();
+    }
+    false
+}
+
+/// The connection, made anew where it broke.
+async fn connected<'c>(
+    client: &'c mut Option<Client>,
+    config: &tokio_postgres::Config,
+) -> Result<&'c mut Client, tokio_postgres::Error> {
+    match client.take() {
+        Some(open) if !open.is_closed() => Ok(client.insert(open)),
+        _ => {
+            let (new, connection) = config.connect(NoTls).await?;
+            // It ends with the client; what broke it is seen in the statement that was running.
+            tokio::spawn(async move { drop(connection.await) });
+            Ok(client.insert(new))
+        }
+    }
+}
+
+fn pause(first: Duration, failures: u32) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failures.min(16))).min(PAUSE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound() {
+        let second = Duration::from_secs(1);
+        assert_eq!([0, 1, 2].map(|failures| pause(second, failures).as_secs()), [1, 2, 4]);
+        assert_eq!(pause(second, u32::MAX), PAUSE_MAX);
+        assert_eq!(pause(Duration::MAX, 1), PAUSE_MAX);
+    }
+}

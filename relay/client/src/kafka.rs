@@ -1,0 +1,113 @@
+//! A consumer of Kafka topics.
+//!
+//! Guarantees: a partition's records one after the other, each in one transaction with its claim, its offset committed
+//! after the transaction; what cannot be done goes to the dead-letter topic, confirmed by all in-sync replicas, before
+//! its offset is committed. It deliberately creates no topic, and ends when the broker fails: run it again.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
+use rdkafka::message::{BorrowedMessage, Header, Headers, Message as _, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::util::Timeout;
+
+use crate::consumer::{ConsumeError, Fate, Handler, SetAside, Settings, Worker};
+
+/// The header of a dead letter that says why it is one: `no_id`, `other_body`, `refused` or `attempts`.
+pub const REASON_HEADER: &str = "outbox-reason";
+
+/// How long a dead letter may take; also the longest that the producer itself tries.
+const DEAD_LETTER_MAX: Duration = Duration::from_secs(60);
+
+/// What to consume.
+#[derive(Clone)]
+pub struct Consumer {
+    pub settings: Settings,
+    /// librdkafka's properties, `bootstrap.servers` and `group.id` among them. What this consumer's promises rest on
+    /// (`enable.auto.commit`, `acks`, `enable.idempotence`) is set here and cannot be changed.
+    pub properties: Vec<(String, String)>,
+    pub topics: Vec<String>,
+    pub dead_letter_topic: String,
+}
+
+impl Consumer {
+    /// Consumes until `stop` ends, then gives back what it has in hand: its transaction is rolled back, and the
+    /// record, whose offset was not committed, comes again.
+    ///
+    /// # Errors
+    /// When the broker fails. What was not committed comes again.
+    pub async fn run(&self, handler: &impl Handler, stop: impl Future<Output = ()>) -> Result<(), ConsumeError> {
+        tokio::select! {
+            () = stop => Ok(()),
+            ended = self.consume(handler) => ended,
+        }
+    }
+
+    async fn consume(&self, handler: &impl Handler) -> Result<(), ConsumeError> {
+        let failed = ConsumeError::broker::<rdkafka::error::KafkaError>;
+        let mut config = ClientConfig::new();
+        config.set("auto.offset.reset", "earliest");
+        config.extend(self.properties.clone());
+        let consumer: StreamConsumer =
+            config.clone().set("enable.auto.commit", "false").create().map_err(failed("making a consumer"))?;
+        let dead: FutureProducer = producer(&self.properties).create().map_err(failed("making a producer"))?;
+        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(failed("subscribing"))?;
+        let mut worker = Worker::new(&self.settings, handler);
+        loop {
+            let record = consumer.recv().await.map_err(failed("consuming"))?;
+            let body = record.payload().unwrap_or_default().to_vec();
+            if let Fate::SetAside(why) = worker.work(id_of(&record), body).await {
+                self.set_aside(&dead, &record, why).await?;
+            }
+            consumer.commit_message(&record, CommitMode::Sync).map_err(failed("committing an offset"))?;
+        }
+    }
+
+    async fn set_aside(
+        &self,
+        producer: &FutureProducer,
+        record: &BorrowedMessage<'_>,
+        why: SetAside,
+    ) -> Result<(), ConsumeError> {
+        let headers = record.headers().map_or_else(OwnedHeaders::new, rdkafka::message::BorrowedHeaders::detach);
+        let headers = headers.insert(Header { key: REASON_HEADER, value: Some(why.reason()) });
+        let letter = FutureRecord::<[u8], [u8]> {
+            topic: &self.dead_letter_topic,
+            partition: None,
+            payload: record.payload(),
+            key: record.key(),
+            timestamp: None,
+            headers: Some(headers),
+        };
+        producer.send(letter, Timeout::After(DEAD_LETTER_MAX)).await.map(drop).map_err(|(error, _)| {
+            ConsumeError::DeadLetter { id: id_of(record).unwrap_or_default(), source: Some(error.into()) }
+        })
+    }
+}
+
+/// Of a consumer's properties a producer takes those of the connection; librdkafka warns of the rest and goes on.
+fn producer(properties: &[(String, String)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    let of_consumers =
+        ["group.", "session.", "heartbeat.", "auto.", "enable.", "max.poll", "fetch.", "isolation.", "partition."];
+    for (name, value) in properties {
+        if !of_consumers.iter().any(|prefix| name.starts_with(prefix)) {
+            config.set(name, value);
+        }
+    }
+    config.set("acks", "all").set("enable.idempotence", "true");
+    config.set("message.timeout.ms", DEAD_LETTER_MAX.as_millis().to_string());
+    config
+}
+
+/// The header `id`, where there is exactly one and it is text.
+fn id_of(record: &BorrowedMessage<'_>) -> Option<String> {
+    let mut ids = record.headers()?.iter().filter(|header| header.key == "id");
+    let id = ids.next()?.value?;
+    if ids.next().is_some() {
+        return None;
+    }
+    std::str::from_utf8(id).ok().map(ToOwned::to_owned)
+}
