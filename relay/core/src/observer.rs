@@ -26,6 +26,8 @@ pub trait Observer: Send + Sync + 'static {
     fn published(&self, address: &Address, bytes: usize, publish_seconds: f64, delivery_seconds: f64) {}
     fn publish_failed(&self, sink: Sink, reason: Reason, publish_seconds: f64) {}
     fn unknown(&self, sink: Sink) {}
+    /// A confirmed row is published once more, on purpose.
+    fn drilled(&self, sink: Sink) {}
     fn returned(&self, sink: Sink) {}
     fn parked(&self, reason: Reason, rows: usize) {}
     fn marked(&self, rows: usize, seconds: f64) {}

@@ -30,6 +30,8 @@ pub struct Settings {
     /// `None` keeps sent rows for ever.
     pub retention_s: Option<u64>,
     pub on_park: OnPark,
+    /// `run --drill duplicate=…`: this share of confirmed rows, 0 to 1, is published once more. 0 but in a drill.
+    pub drill_duplicate_share: f64,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             shutdown_grace_ms: 20_000,
             retention_s: Some(7 * 24 * 3_600),
             on_park: OnPark::Continue,
+            drill_duplicate_share: 0.0,
         }
     }
 }

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::config::Sources;
+use crate::drill::Drill;
 use crate::exit::{Exit, Failure, Outcome};
 
 const AFTER_HELP: &str = "\
@@ -138,6 +139,12 @@ pub struct Run {
     /// Give a drain up after this many seconds: exit 1 and say what remains
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "drain")]
     pub drain_timeout: u64,
+    /// For tests in staging: publish this share of confirmed rows once more, as duplicate=1%
+    #[arg(long, value_name = "WHAT", requires = "not_production")]
+    pub drill: Option<Drill>,
+    /// Says that duplicates on purpose harm nobody here
+    #[arg(long = "yes-this-is-not-production", requires = "drill")]
+    pub not_production: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -277,6 +284,7 @@ mod tests {
         for line in [
             "outbox-relay migrate --database-url postgres://x",
             "outbox-relay run --config f --amqp-url u --kafka-brokers h --admin-listen 127.0.0.1:0 --drain --drain-timeout 9",
+            "outbox-relay run --drill duplicate=1% --yes-this-is-not-production",
             "outbox-relay check --output json",
             "outbox-relay status",
             "outbox-relay parked list",
@@ -297,6 +305,9 @@ mod tests {
             "outbox-relay parked retry --all --topic t",
             "outbox-relay parked show",
             "outbox-relay run --drain-timeout 3",
+            "outbox-relay run --drill duplicate=1%",
+            "outbox-relay run --yes-this-is-not-production",
+            "outbox-relay run --drill reorder=1% --yes-this-is-not-production",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

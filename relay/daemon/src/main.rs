@@ -10,6 +10,7 @@ mod config;
 mod database;
 #[cfg(test)]
 mod documentation;
+mod drill;
 mod exit;
 mod health;
 mod logging;

@@ -15,6 +15,9 @@ const PAUSE_MS: u64 = 20;
 impl<S: Session> LaneWorker<S> {
     /// Takes in one answer. An answer to an earlier publication of the row says nothing about this one.
     pub(super) fn confirm(&mut self, answer: Answer) {
+        if self.drilled(&answer) {
+            return;
+        }
         let Some(answered) = self.lane.answered(answer.seq, answer.serial) else { return };
         let now = self.shared.clock.now();
         let unknown = matches!(answer.outcome, Outcome::Unknown { .. });
@@ -24,6 +27,7 @@ impl<S: Session> LaneWorker<S> {
             Verdict::Mark => {
                 self.address_answered(&answered);
                 self.lane.confirm(answer.seq);
+                self.drill(&answered);
             }
             Verdict::Again if self.stopping => self.lane.forget(answer.seq),
             Verdict::Again => {

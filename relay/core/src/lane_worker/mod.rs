@@ -7,11 +7,12 @@
 
 mod claim;
 mod confirm;
+mod drill;
 mod map;
 mod publish;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -96,6 +97,8 @@ pub(crate) struct LaneWorker<S> {
     starved: bool,
     stopping: bool,
     held_look_at: Millis,
+    /// Rows of a drill that the broker has not answered.
+    drills_open: usize,
     /// A sink sent rows back: publishing rests until then.
     pause_until: Millis,
     /// The database's clock less ours, in microseconds.
@@ -125,6 +128,7 @@ impl<S: Session> LaneWorker<S> {
             starved: false,
             stopping: false,
             held_look_at: Millis(0),
+            drills_open: 0,
             pause_until: Millis(0),
             database_ahead_us: 0,
         }
@@ -204,6 +208,11 @@ impl<S: Session> LaneWorker<S> {
         if rows.is_empty() { Ok(()) } else { self.marks.send(self.lease, rows, self.marked_sender.clone()) }
     }
 
+    /// Until when the lease holds for certain.
+    fn lease_until(&self) -> Millis {
+        Millis(self.lease_until.load(Ordering::Acquire))
+    }
+
     /// Nothing is owed any more: no answer, no mark, no hold.
     fn is_settled(&self) -> bool {
         self.turn.is_none() && self.lane.published() == 0 && !self.lane.must_hold()
@@ -220,7 +229,7 @@ impl<S: Session> LaneWorker<S> {
             return Some(STARVED_MS);
         }
         let now = self.shared.clock.now();
-        let lease_until = Millis(self.lease_until.load(std::sync::atomic::Ordering::Acquire));
+        let lease_until = self.lease_until();
         if !self.lane.has_ready() || self.stopping {
             None
         } else if now < self.pause_until {

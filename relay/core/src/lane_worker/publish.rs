@@ -1,9 +1,7 @@
 //! publish: hands rows to their sinks, as many as the lease, the bounds and the order of keys allow.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use crate::clock::Millis;
 use crate::lane::Gate;
 use crate::lane_worker::LaneWorker;
 use crate::mutant::mutant;
@@ -19,7 +17,7 @@ impl<S: Session> LaneWorker<S> {
     /// Hands over what may go now. `Blocked::Permits` means that only `in_flight_max` holds rows back.
     pub(super) fn publish(&mut self) -> Blocked {
         let now = self.shared.clock.now();
-        let lease_until = Millis(self.lease_until.load(Ordering::Acquire));
+        let lease_until = self.lease_until();
         if self.stopping || !self.lane.has_ready() || now >= lease_until || now < self.pause_until {
             return Blocked::No;
         }

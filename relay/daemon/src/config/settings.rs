@@ -47,6 +47,8 @@ impl Settings {
             shutdown_grace_ms: reader.integer("shutdown.grace_ms", 0..=HOUR_MS),
             retention_s: retention(reader),
             on_park: reader.choice("on_park", &[("continue", OnPark::Continue), ("block_key", OnPark::BlockKey)]),
+            // A flag of `run` alone: no file and no variable may begin a drill.
+            drill_duplicate_share: 0.0,
         };
         let fences =
             [("local", DurabilityFence::Local), ("sync", DurabilityFence::Sync), ("none", DurabilityFence::None)];

@@ -31,6 +31,7 @@ pub struct Flow {
     published_bytes: IntCounter,
     failures: IntCounterVec,
     unknown: IntCounter,
+    drilled: IntCounter,
     returned: IntCounter,
     parked: IntCounterVec,
     fenced: IntCounter,
@@ -83,6 +84,10 @@ impl Flow {
             unknown: counter(
                 "outbox_publish_unknown_total",
                 "Publications whose outcome is unknown; they go again with the same id.",
+            )?,
+            drilled: counter(
+                "outbox_drill_messages_total",
+                "Confirmed messages that a drill published once more, on purpose.",
             )?,
             returned: counter("outbox_returned_messages_total", "Messages that RabbitMQ could not route.")?,
             parked: counters("outbox_parked_messages_total", "Rows given up until an operator acts.", &["reason"])?,
@@ -178,6 +183,10 @@ impl Observer for Flow {
 
     fn unknown(&self, _sink: Sink) {
         self.unknown.inc();
+    }
+
+    fn drilled(&self, _sink: Sink) {
+        self.drilled.inc();
     }
 
     fn returned(&self, _sink: Sink) {
