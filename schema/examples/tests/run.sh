@@ -5,9 +5,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 target="${CARGO_TARGET_DIR:-$(cd ../../.. && pwd)/target}"
 
-(cd ../../.. && cargo build --locked -p outbox-client --all-features --example monthly_invoices)
+# Of the whole workspace, as the tests before it: with the features of one crate alone much would be compiled again.
+(cd ../../.. && cargo build --locked --workspace --example monthly_invoices)
 
-# The programs in JavaScript run beside their drivers in a folder of their own; npm ci installs exactly what the lock file names.
+# The programs in JavaScript run beside their drivers in a folder of their own; npm ci installs what the lock file
+# names, and nothing else.
 export NODE_EXAMPLES="$target/examples-javascript"
 mkdir -p "$NODE_EXAMPLES"
 if ! cmp -s ../javascript/package-lock.json "$NODE_EXAMPLES/node_modules/.installed"; then
