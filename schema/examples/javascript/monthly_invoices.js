@@ -2,7 +2,7 @@
 //
 //     node monthly_invoices.js issue MONTH CUSTOMER...     the job; run it as often as you like
 //     node monthly_invoices.js mail-rabbitmq QUEUE         mails what arrives, until SIGTERM
-//     node monthly_invoices.js mail-kafka TOPIC
+//     node monthly_invoices.js mail-kafka TOPIC            what cannot be mailed goes to TOPIC.dead
 //
 // DATABASE_URL, AMQP_URL and KAFKA_BROKERS say where things are. Keys come from the work, so a second run is told
 // that it was done: ../../IDEMPOTENCY.md says why this is safe to run twice.
@@ -94,6 +94,8 @@ async function mailRabbitmq(client, queue) {
 async function mailKafka(client, topic) {
   const { Kafka, logLevel } = await import('kafkajs')
   const kafka = new Kafka({ brokers: process.env.KAFKA_BROKERS.split(','), logLevel: logLevel.ERROR })
+  const deadLetters = kafka.producer()
+  await deadLetters.connect()
   const consumer = kafka.consumer({ groupId: process.env.GROUP ?? 'mailer', sessionTimeout: 6000, heartbeatInterval: 1000 })
   await consumer.connect()
   await consumer.subscribe({ topics: [topic], fromBeginning: true })
@@ -102,13 +104,18 @@ async function mailKafka(client, topic) {
     consumer.run({
       autoCommit: false,
       eachMessage: async ({ partition, message }) => {
-        const messageId = message.headers.id?.toString()
+        const messageId = message.headers?.id?.toString()
         try {
           await mail(client, messageId, message.value)
         } catch (error) {
-          if (!isHopeless(error)) return reject(error)
-          // Kafka has no dead-letter route of its own: keep the record where somebody looks before going on.
+          if (!isHopeless(error)) {
+            reject(error)
+            throw error
+          }
           console.log('set aside', messageId, error.code ?? error.name)
+          // The broker must have it before its offset is committed; acks of all replicas are kafkajs' default.
+          const { key, value, headers } = message
+          await deadLetters.send({ topic: `${topic}.dead`, messages: [{ key, value, headers }] })
         }
         await consumer.commitOffsets([{ topic, partition, offset: (BigInt(message.offset) + 1n).toString() }])
       },

@@ -2,7 +2,7 @@
 
     monthly_invoices.py issue MONTH CUSTOMER...     the job; run it as often as you like
     monthly_invoices.py mail-rabbitmq QUEUE         mails what arrives, until SIGTERM
-    monthly_invoices.py mail-kafka TOPIC
+    monthly_invoices.py mail-kafka TOPIC            what cannot be mailed goes to TOPIC.dead
 
 DATABASE_URL, AMQP_URL and KAFKA_BROKERS say where things are. Keys come from the work, so a second run is told
 that it was done: ../../IDEMPOTENCY.md says why this is safe to run twice.
@@ -94,8 +94,9 @@ def mail_rabbitmq(connection, queue):
 
 
 def mail_kafka(connection, topic):
-    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import Consumer, KafkaException, Producer
 
+    dead_letters = Producer({"bootstrap.servers": os.environ["KAFKA_BROKERS"], "acks": "all"})
     consumer = Consumer(
         {
             "bootstrap.servers": os.environ["KAFKA_BROKERS"],
@@ -115,14 +116,24 @@ def mail_kafka(connection, topic):
             continue
         if message.error():
             raise KafkaException(message.error())
-        message_id = dict(message.headers())["id"].decode()
+        message_id = dict(message.headers() or []).get("id", b"").decode()
         try:
             mail(connection, message_id, message.value())
         except Exception as error:
             if not is_hopeless(error):
                 raise
-            # Kafka has no dead-letter route of its own: keep the record where somebody looks before going on.
             print("set aside", message_id, type(error).__name__, flush=True)
+            # The broker must have it before its offset is committed.
+            failures = []
+            dead_letters.produce(
+                f"{topic}.dead",
+                message.value(),
+                message.key(),
+                headers=message.headers() or [],
+                on_delivery=lambda failure, _: failures.append(failure) if failure else None,
+            )
+            if dead_letters.flush(60) > 0 or failures:
+                raise RuntimeError(f"no dead letter of {message_id}: {failures}") from error
         consumer.commit(message, asynchronous=False)
 
 

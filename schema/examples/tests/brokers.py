@@ -93,7 +93,7 @@ class Kafka:
         reader.assign([TopicPartition(self.dead, 0, 0)])
         letters = reader.consume(count, 60)
         reader.close()
-        return [({name: value.decode() for name, value in letter.headers()}, letter.value()) for letter in letters]
+        return [({name: value.decode() for name, value in letter.headers() or []}, letter.value()) for letter in letters]
 
     def close(self):
         for future in self.admin.delete_topics([self.topic, self.dead]).values():

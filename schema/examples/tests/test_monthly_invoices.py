@@ -124,16 +124,19 @@ def test_another_body_under_a_known_id_is_set_aside(stage, program, rabbit):
     assert not stage.one("SELECT inbox.is_done('mailer', 'invoice:m:d')"), "what failed is not done"
 
 
-def test_what_cannot_be_mailed_goes_to_the_dead_letter_topic(stage, kafka):
-    """The consumer of the Rust client; those of the other languages only say it."""
+def test_what_cannot_be_mailed_goes_to_the_dead_letter_topic(stage, program, kafka):
     first, other = '{"month": "m", "customer": "c", "total": 1}', '{"month": "m", "customer": "c", "total": 2}'
     for message_id, body in (("a", first), ("a", other), ("b", "no JSON"), (None, first), ("c", first)):
         kafka.publish(message_id, body)
-    mailer = start_mailer(stage, INVOICES["rust"], kafka)
+    mailer = start_mailer(stage, program, kafka)
     mailer.wait_line("mailed c")
-    assert kafka.dead_letters(3) == [
-        ({"id": "a", "outbox-reason": "other_body"}, other.encode()),
-        ({"id": "b", "outbox-reason": "attempts"}, b"no JSON"),
-        ({"outbox-reason": "no_id"}, first.encode()),
+    letters = kafka.dead_letters(3)
+    assert [(headers.get("id"), body.decode()) for headers, body in letters] == [
+        ("a", other),
+        ("b", "no JSON"),
+        (None, first),
     ]
-    assert counts(stage)[2] == 2
+    if program == INVOICES["rust"]:
+        # The client's consumer says why.
+        assert [headers["outbox-reason"] for headers, _ in letters] == ["other_body", "attempts", "no_id"]
+    assert counts(stage)[2:] == (2, 1)
