@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, NoTls, Transaction};
 
 use crate::error::{BoxError, Error};
-use crate::inbox::{Inbox, Message, Outcome};
+use crate::inbox::{Inbox, Message, Outcome, still_good};
 
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -158,7 +158,10 @@ impl<'a, H: Handler> Worker<'a, H> {
         let mut outcome = Outcome::Repeated;
         if Inbox::claim(&transaction, &self.settings.consumer, message).await? {
             outcome = Outcome::Done(());
-            let worked = self.handler.handle(&transaction, message).await;
+            let worked = match self.handler.handle(&transaction, message).await {
+                Ok(()) => still_good(&transaction).await.map_err(BoxError::from),
+                Err(error) => Err(error),
+            };
             if let Err(error) = worked {
                 // The rollback goes out before anything else is sent on this connection.
                 drop(transaction);

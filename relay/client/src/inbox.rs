@@ -48,7 +48,9 @@ impl Inbox {
         work: impl AsyncFnOnce(&Transaction<'_>) -> Result<T, E>,
     ) -> Result<Outcome<T>, ProcessError> {
         if Self::claim(transaction, consumer, message).await? {
-            work(transaction).await.map(Outcome::Done).map_err(|error| ProcessError::Work(error.into()))
+            let done = work(transaction).await.map_err(|error| ProcessError::Work(error.into()))?;
+            still_good(transaction).await.map_err(|error| ProcessError::Work(error.into()))?;
+            Ok(Outcome::Done(done))
         } else {
             Ok(Outcome::Repeated)
         }
@@ -68,4 +70,10 @@ impl Inbox {
             .await?;
         Ok(row.try_get(0)?)
     }
+}
+
+/// Work that swallowed an error of the database leaves an aborted transaction, and PostgreSQL answers its COMMIT by
+/// rolling back, without an error. Acknowledged after that, the message would be lost.
+pub(crate) async fn still_good(transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+    transaction.query_typed("SELECT", &[]).await.map(drop)
 }

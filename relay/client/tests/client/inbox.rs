@@ -119,6 +119,16 @@ async fn failed_work_takes_its_claim_back() {
         assert!(matches!(worked.await, Err(ProcessError::Work(_))));
         transaction.rollback().await.unwrap();
     }
+    {
+        let transaction = client.transaction().await.unwrap();
+        let worked = Inbox::process(&transaction, "c", &failing, async |transaction| {
+            let _ = transaction.execute("SELECT 1/0", &[]).await;
+            Ok::<(), outbox_client::BoxError>(())
+        });
+        let error = worked.await.unwrap_err();
+        assert!(matches!(error, ProcessError::Work(_)), "an error that was swallowed is one: {error}");
+        transaction.rollback().await.unwrap();
+    }
     assert_eq!((database.count("effect").await, database.count("inbox.processed").await), (0, 0));
     assert_eq!(process(&mut client, &failing).await.unwrap(), Outcome::Done(1));
 }

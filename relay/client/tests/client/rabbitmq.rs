@@ -112,6 +112,10 @@ impl Handler for Scripted {
                 transaction.execute("SELECT pg_terminate_backend(pg_backend_pid())", &[]).await?;
                 Ok(())
             }
+            "swallow" => {
+                let _ = transaction.execute("SELECT 1/0", &[]).await;
+                Ok(())
+            }
             "wait" => {
                 self.begun.notify_one();
                 std::future::pending().await
@@ -150,6 +154,7 @@ async fn each_message_has_one_effect_and_what_cannot_be_done_is_set_aside() {
         (Some("b"), "fail"),
         (Some("c"), "fail twice"),
         (Some("d"), "lose the database"),
+        (Some("e"), "swallow"),
         (None, "x"),
         (Some("last"), "x"),
     ] {
@@ -159,7 +164,12 @@ async fn each_message_has_one_effect_and_what_cannot_be_done_is_set_aside() {
     assert_eq!(["a", "b", "c", "d"].map(|id| handler.attempts(id)), [1, 3, 3, 5]);
     assert_eq!(database.count("effect").await, 4);
     assert_eq!(database.count("effect WHERE id IN ('a', 'c', 'd', 'last')").await, 4);
-    let expected = [(Some("a"), "other_body", "another"), (Some("b"), "attempts", "fail"), (None, "no_id", "x")];
+    let expected = [
+        (Some("a"), "other_body", "another"),
+        (Some("b"), "attempts", "fail"),
+        (Some("e"), "attempts", "swallow"),
+        (None, "no_id", "x"),
+    ];
     for (id, reason, body) in expected {
         let letter = queues.dead_letter().await.unwrap();
         assert_eq!(letter, (id.map(str::to_owned), reason.to_owned(), body.to_owned()));
