@@ -45,6 +45,11 @@ deny: ## Check licences, bans and sources of all packages, offline
 	cargo fetch --locked
 	$$(tests/services/tools.sh) --offline check bans licenses sources
 
+.PHONY: chart
+chart: ## Check Helm chart, alerts, dashboard and systemd unit
+	tests/services/install.sh chart
+	tests/chart/run.sh
+
 .PHONY: services
 services: ## Start PostgreSQL, RabbitMQ and Kafka and show how to use them
 	@tests/services/up.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [--slow]: everything that `make test` does, in order, to the end, also after a failure:
 # install, format, clippy, cargo deny, build, all tests against real services, the examples, the schema's and the
-# session's tests on the oldest and newest PostgreSQL. The last line is the summary.
+# session's tests on the oldest and newest PostgreSQL, the checks of chart and packaging. The last line is the summary.
 #
 # --slow runs only the tests that are marked #[ignore] because they take minutes.
 # NO_INSTALL=1 installs nothing. TEST_DATABASE_URL, TEST_AMQP_URL and TEST_KAFKA_BROKERS make
@@ -95,7 +95,7 @@ install_needed() {
     [ -n "${TEST_DATABASE_URL:-}" ] || parts+=(postgres)
     [ -n "${TEST_AMQP_URL:-}" ] || parts+=(rabbitmq)
     [ -z "${TEST_KAFKA_BROKERS:-}" ] || optional=()
-    [ "$slow" = yes ] || optional+=(embedded examples)
+    [ "$slow" = yes ] || optional+=(embedded examples chart)
     # Where nothing may be installed, only what is indispensable makes the check fail.
     if [ "${NO_INSTALL:-}" != 1 ] || [ "${CI:-}" = true ]; then
         parts+=(${optional[@]+"${optional[@]}"})
@@ -139,6 +139,15 @@ versions() {
     done
 }
 
+# On a fresh machine the tools come first, and helm is built from its module, which takes minutes, once.
+chart() {
+    if [ "${NO_INSTALL:-}" = 1 ] && [ "${CI:-}" != true ] && ! tests/chart/tools.sh >/dev/null 2>&1; then
+        printf '\n!!! THE CHECKS OF THE CHART ARE SKIPPED: run tests/chart/tools.sh !!!\n'
+        return
+    fi
+    timeout 2400 tests/chart/run.sh
+}
+
 step "install" install_needed || finish
 if [ "$slow" = no ]; then
     step "format" cargo fmt --all -- --check
@@ -156,5 +165,6 @@ else
     tests "tests" cargo_test -- "$@"
     examples
     versions
+    tests "chart" chart
 fi
 finish

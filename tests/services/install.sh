@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded] [examples]: says which of Debian's packages
+# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded] [examples] [chart]: says which of Debian's packages
 # are missing and installs only those. With nothing named: build, postgres and rabbitmq.
 # NO_INSTALL=1 only checks, and fails with the list.
 #
@@ -43,7 +43,13 @@ needs() {
         need '/usr/bin/python3 -c "import pytest"' python3-pytest
         need 'command -v npm' npm
         ;;
-    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka, embedded and examples" ;;
+    chart)
+        need 'command -v python3' python3
+        need 'python3 -c "import ensurepip"' python3-venv
+        # For systemd-analyze only; nothing of it is started.
+        need 'command -v systemd-analyze' systemd
+        ;;
+    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka, embedded, examples and chart" ;;
     esac
 }
 
