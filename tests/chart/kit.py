@@ -129,6 +129,10 @@ def readme_rows(heading):
     return re.findall(r"^\| `([^`]+)` \|", rest.split("\n## ")[0], re.MULTILINE)
 
 
+def readme_rows_of_exit_codes():
+    return re.findall(r"^\| ([0-9, ]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
 def metrics_known():
     """Names that a relay exposes: the README's table (a Rust test compares it with the registry) and `process_*`."""
     _, rest = (ROOT / "README.md").read_text().split("\n## Metrics\n")

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod demo;
+mod deploy;
 mod drill;
 mod failures_blame;
 mod failures_duplicates;

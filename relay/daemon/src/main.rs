@@ -18,6 +18,7 @@ mod metrics;
 mod output;
 mod publishers;
 mod sampler;
+mod service_manager;
 mod signals;
 
 use std::io::Write as _;

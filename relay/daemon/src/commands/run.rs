@@ -17,6 +17,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::health::{Progress, Readiness};
 use crate::metrics::Metrics;
 use crate::sampler::{self, Sampler};
+use crate::service_manager::ServiceManager;
 use crate::signals::Stop;
 use crate::{cli, logging, publishers};
 
@@ -42,7 +43,9 @@ pub async fn run(sources: &Sources, arguments: &cli::Run, stop: &Stop) -> Outcom
         None => None,
     };
     let stop = stop.token();
+    let manager = ServiceManager::ready(parts.progress.clone(), stop.clone());
     let ended = parts.work(configuration, relay_id, arguments, &stop).await;
+    drop(manager);
     if let Some(admin) = admin {
         admin.stop().await;
     }

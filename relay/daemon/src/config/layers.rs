@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use config::{File, FileFormat, Source as _};
 
@@ -117,12 +117,18 @@ fn credentials(sources: &Sources) -> Merged {
     CREDENTIALS
         .iter()
         .map(|(file, key)| (directory.join(file), *key))
-        .filter(|(path, _)| path.is_file())
+        .filter(|(path, _)| path.is_file() && !is_blank(path))
         .map(|(path, key)| {
             let raw = Raw::Text(path.to_string_lossy().into_owned());
             (key.to_owned(), Setting { raw, origin: Origin::Credential })
         })
         .collect()
+}
+
+/// A unit's `SetCredential=` stands in for a credential that the machine does not have, and it cannot be empty.
+/// What cannot be read is not blank: whoever needs it must hear why.
+fn is_blank(path: &Path) -> bool {
+    std::fs::read(path).is_ok_and(|content| content.trim_ascii().is_empty())
 }
 
 fn file(sources: &Sources, problems: &mut Vec<Problem>) -> Merged {

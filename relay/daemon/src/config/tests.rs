@@ -163,6 +163,8 @@ fn secrets_come_from_files_and_are_never_shown() {
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("database-url"), "postgres://app:hunter2@localhost/shop\n").unwrap();
     std::fs::write(directory.join("empty"), "\n").unwrap();
+    // As systemd gives a credential that the machine does not have.
+    std::fs::write(directory.join("kafka-properties"), "\n").unwrap();
     let mut from_directory = sources("", &[("AMQP_URL", "amqp://a:hunter2@localhost")], &[]);
     from_directory.credentials_dir = Some(directory.clone());
     let relay = for_relay(&from_directory).unwrap();
