@@ -46,7 +46,7 @@ go_command() {
     printf '%s\n' "$venv/bin/go"
 }
 
-helm() {
+helm_program() {
     local built="$TOOLS/bin/helm" go
     if [ -x "$built" ]; then
         printf '%s\n' "$built"
@@ -62,7 +62,7 @@ helm() {
     printf '%s\n' "$built"
 }
 
-promtool() {
+promtool_program() {
     local taken="$TOOLS/bin/promtool" scratch
     if [ -x "$taken" ]; then
         printf '%s\n' "$taken"
@@ -87,6 +87,6 @@ exec 9>"$TARGET_DIR/.chart-tools.lock"
 flock 9
 # Each on a line of its own: a failure in a substitution must end the script.
 python="$(python_packages)"
-promtool="$(promtool)"
-helm="$(helm)"
+promtool="$(promtool_program)"
+helm="$(helm_program)"
 printf 'HELM=%q PROMTOOL=%q CHART_PYTHON=%q\n' "$helm" "$promtool" "$python"
