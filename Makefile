@@ -2,6 +2,8 @@
 # NO_INSTALL=1 installs nothing and says what is missing.
 
 BROKER ?= rabbitmq
+MODE ?= rabbitmq-classic
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 
@@ -25,6 +27,10 @@ test-slow: ## The tests that take minutes or hours
 .PHONY: demo
 demo: ## Real webhooks through a relay that is killed (BROKER=rabbitmq or kafka)
 	@BROKER=$(BROKER) tests/demo.sh
+
+.PHONY: campaign
+campaign: ## Faults from a seeded schedule, judged (MODE=rabbitmq-classic, rabbitmq-quorum or kafka, MINUTES or FAULTS, SEED, RELAYS, SCHEDULE)
+	@MODE=$(MODE) MINUTES=$(MINUTES) FAULTS=$(FAULTS) SEED=$(SEED) RELAYS=$(RELAYS) SCHEDULE=$(SCHEDULE) MUTANT=$(MUTANT) tests/campaign.sh
 
 .PHONY: bench
 bench: ## Drains beside bare publishers, into benches/README.md (ROWS=1000000)

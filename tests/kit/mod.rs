@@ -17,6 +17,7 @@ pub mod vhost;
 pub mod journal;
 pub mod ledger;
 pub mod tally;
+pub mod verdict;
 pub mod writer;
 
 pub mod kafka_proxy;

@@ -37,6 +37,8 @@ impl Service {
 /// A set of services of one test; they are stopped and their data removed at its end.
 pub struct OwnServices {
     folder: PathBuf,
+    /// Somebody else's: they are left running.
+    given: bool,
     environment: Vec<(String, String)>,
 }
 
@@ -57,12 +59,29 @@ impl OwnServices {
         let name = format!("services.test-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
         let own = Self {
             folder: services::target_dir().join(name),
+            given: false,
             environment: environment.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         };
         let mut arguments = vec!["--own-ports"];
         arguments.extend(wanted.iter().map(|service| service.name()));
         own.script("up.sh", &arguments).await?;
         Ok(own)
+    }
+
+    /// A running set in a folder that `tests/services/up.sh` made. It may be crashed and resumed, and is left running.
+    #[must_use]
+    pub fn given(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf(), given: true, environment: Vec::new() }
+    }
+
+    /// Kafka's pairs of (port where the broker listens, port it advertises), for fault proxies.
+    ///
+    /// # Errors
+    /// When Kafka was not started.
+    pub fn kafka_fault_ports(&self) -> Result<Vec<(u16, u16)>> {
+        let file = self.folder.join("kafka.faults");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        services::parse_fault_ports(text.trim_end())
     }
 
     /// The address: a database URL, an AMQP URL, or Kafka's bootstrap servers.
@@ -142,6 +161,9 @@ impl OwnServices {
 
 impl Drop for OwnServices {
     fn drop(&mut self) {
+        if self.given {
+            return;
+        }
         if !cleanup::is_wanted() {
             eprintln!("kept the services in {}", self.folder.display());
             return;

@@ -61,7 +61,10 @@ pub fn services_dir() -> Result<PathBuf> {
 /// # Errors
 /// When it is not set or not of the form `28094:28095,...`.
 pub fn kafka_fault_ports() -> Result<Vec<(u16, u16)>> {
-    let pairs = required("TEST_KAFKA_FAULT_PORTS")?;
+    parse_fault_ports(&required("TEST_KAFKA_FAULT_PORTS")?)
+}
+
+pub(crate) fn parse_fault_ports(pairs: &str) -> Result<Vec<(u16, u16)>> {
     pairs
         .split(',')
         .map(|pair| {
@@ -69,7 +72,7 @@ pub fn kafka_fault_ports() -> Result<Vec<(u16, u16)>> {
             Some((listens.parse().ok()?, advertised.parse().ok()?))
         })
         .collect::<Option<_>>()
-        .with_context(|| format!("TEST_KAFKA_FAULT_PORTS is not a list of pairs: {pairs}"))
+        .with_context(|| format!("Kafka's fault ports are not a list of pairs: {pairs}"))
 }
 
 /// Says loudly that a test was skipped, and counts it for the runner's summary.

@@ -34,7 +34,7 @@ pub use clock::{Clock, Millis};
 pub use decide::{History, RetryPolicy, Verdict, Verdicted, decide};
 pub use headers::{HeaderValue, Headers};
 pub use lane::{Answered, Gate, HoldOrder, Lane, Mapped, PageFacts, Publication};
-pub use mutant::mutant;
+pub use mutant::{crash_point, mutant};
 pub use observer::{NoObserver, Observer, Peer, Wakeup};
 pub use outcome::{Outcome, Scope};
 pub use publisher::{Answer, KeyOrder, Link, Outgoing, Publisher, Run, Ticket};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::mutant::crash_point;
 use crate::row::RowId;
 use crate::shared::Shared;
 use crate::source::{Lease, MarkOrder, Session, SourceError};
@@ -73,6 +74,7 @@ impl<S: Session> Marker<S> {
     async fn run_once(&self, orders: Vec<Order>, rows: usize) -> Result<(), SourceError> {
         let merged = merge(&orders);
         let started = self.shared.clock.now();
+        crash_point("before_mark");
         let stale = loop {
             match self.session.mark(&merged).await {
                 Ok(stale) => break stale,
@@ -83,6 +85,7 @@ impl<S: Session> Marker<S> {
                 Err(error) => return Err(error),
             }
         };
+        crash_point("after_mark");
         let took_ms = self.shared.clock.now().since(started);
         self.shared.observer.marked(rows, took_ms as f64 / 1_000.0);
         if !stale.is_empty() {

@@ -76,7 +76,7 @@ impl Connection {
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, SourceError> {
-        self.within(timeout, self.client.query_typed(sql, parameters)).await
+        self.within(timeout, self.client.query_typed(&crate::wrong::twisted(sql), parameters)).await
     }
 
     /// Runs one statement in a transaction of its own and hands over each row as it comes, so that a page of rows is

@@ -9,6 +9,7 @@ mod dialer;
 mod errors;
 mod session;
 mod types;
+mod wrong;
 
 mod claim;
 mod drain;

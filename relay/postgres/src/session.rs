@@ -9,7 +9,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
 use outbox_core::{
     Acquired, ClaimRequest, DrainGoal, Fenced, Heartbeat, HoldEntry, Horizon, Lease, MarkOrder, Page, PollRequest,
-    RowId, Session, Source, SourceError, mutant,
+    RowId, Session, Source, SourceError, crash_point, mutant,
 };
 
 use crate::claim::FreshOnly;
@@ -164,13 +164,18 @@ impl Session for PostgresSession {
         if mutant("sweep_apart") {
             return claim::sweep_apart(connection, &self.config, request, &self.fresh_only).await;
         }
-        let (page, wal) =
+        let (mut page, wal) =
             claim::claim(connection, &self.config, &request, &self.fresh_only).await.inspect_err(|error| {
                 if let SourceError::Lost(detail) = error {
                     self.alarm.raise(detail);
                 }
             })?;
+        if mutant("skip_locked") {
+            let own = i64::from(self.config.relay_id.as_bytes()[0] & 1);
+            page.rows.retain(|row| row.id.seq & 1 == own);
+        }
         if !page.rows.is_empty() {
+            crash_point("after_claim_read");
             self.fence.durable(wal).await?;
         }
         Ok(page)

@@ -11,7 +11,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use lapin::Channel;
-use outbox_core::{Observer, Outcome, Outgoing, Reason, Sink};
+use outbox_core::{Observer, Outcome, Outgoing, Reason, Sink, mutant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -97,7 +97,7 @@ impl Writer {
             // Closed while nothing was in flight, so nobody is to blame.
             return open_line(session).await;
         }
-        let channel = session.channel(self.index)?;
+        let channel = session.channel(if mutant("two_tasks") { 0 } else { self.index })?;
         Some(Line { session, channel, trusted: HashSet::new() })
     }
 

@@ -6,6 +6,7 @@ use crate::clock::Millis;
 use crate::lane::{HoldOrder, Mapped, PageFacts};
 use crate::lane_worker::map::map;
 use crate::lane_worker::{End, LaneWorker};
+use crate::mutant::crash_point;
 use crate::shared::{Reservation, held_look_pause_ms};
 use crate::source::{ClaimRequest, Fenced, HoldState, Horizon, Origin, Page, Session, SourceError};
 
@@ -46,7 +47,9 @@ impl<S: Session> LaneWorker<S> {
     fn hold(&self, order: HoldOrder) -> BoxFuture<'static, Turn> {
         let (session, lease) = (self.session.clone(), self.lease);
         Box::pin(async move {
+            crash_point("before_hold");
             let reply = session.hold(lease, &order.entries).await;
+            crash_point("after_hold");
             Turn::Held { order, reply }
         })
     }
@@ -124,6 +127,7 @@ impl<S: Session> LaneWorker<S> {
         self.database_ahead_us = page.now.0 - i64::try_from(asked.at.0 * 1_000).unwrap_or(0);
         let facts = PageFacts::from(&page);
         if !page.rows.is_empty() {
+            crash_point("after_claim");
             self.shared.observer.batch(page.rows.len());
         }
         let mapped: Vec<Mapped> = map(&self.shared.routes, page.rows);

@@ -4,7 +4,7 @@ use crate::clock::Millis;
 use crate::decide::{Verdict, decide};
 use crate::lane::Answered;
 use crate::lane_worker::LaneWorker;
-use crate::mutant::mutant;
+use crate::mutant::{crash_point, mutant};
 use crate::outcome::Outcome;
 use crate::publisher::Answer;
 use crate::source::Session;
@@ -25,6 +25,7 @@ impl<S: Session> LaneWorker<S> {
         self.observe(&answered, &outcome, now);
         match decide(outcome, answered.history, &self.shared.settings.retry) {
             Verdict::Mark => {
+                crash_point("after_confirm");
                 self.address_answered(&answered);
                 self.lane.confirm(answer.seq);
                 self.drill(&answered);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::lane::Gate;
 use crate::lane_worker::LaneWorker;
-use crate::mutant::mutant;
+use crate::mutant::{crash_point, mutant};
 use crate::outcome::Outcome;
 use crate::publisher::{Answer, Outgoing, Ticket};
 use crate::row::Row;
@@ -46,7 +46,9 @@ impl<S: Session> LaneWorker<S> {
             let (seq, serial) = (next.row.id.seq, next.serial);
             let row = if mutant("new_id_on_retry") { renamed(&next.row, serial) } else { next.row };
             let ticket = Ticket::new(seq, serial, self.answers_sender.clone()).in_run(next.run);
+            crash_point("before_publish");
             sink.publish(Outgoing { row, address: next.address, lease_until, ticket });
+            crash_point("after_publish");
             if mutant("mark_before_confirm") {
                 self.confirm(Answer { seq, serial, outcome: Outcome::Confirmed });
             }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Millis;
 use crate::lane_worker::{Assignment, End, LaneMemory, LaneWorker};
 use crate::mark::{MarkHandle, Marker};
-use crate::mutant::mutant;
+use crate::mutant::{crash_point, mutant};
 use crate::relay::{Dormant, Finish, background, leases};
 use crate::shared::Shared;
 use crate::source::{Acquired, DrainGoal, Horizon, Lease, Session, SourceError};
@@ -113,6 +113,7 @@ impl<S: Session> SessionRun<S> {
             Err(SourceError::Again(_)) => return Ok(()),
             Err(error) => return Err(error),
         };
+        crash_point("after_renew");
         self.shared.observer.progress();
         for slot in self.slots.values() {
             if beat.kept.contains(&slot.lease) {
@@ -147,12 +148,16 @@ impl<S: Session> SessionRun<S> {
 
     /// A lease is believed a tenth shorter than the database grants it, counted from before it was asked.
     fn lease_until(&self, asked_at: Millis) -> Millis {
+        if mutant("long_window") {
+            return asked_at.plus(u64::from(u32::MAX));
+        }
         asked_at.plus(self.shared.settings.lease_ttl_ms * 9 / 10)
     }
 
     /// Starts a worker for each lane. Rows kept from the last session are read again first: a crash of the
     /// database may have taken them, or given their number to another row.
     async fn start(&mut self, acquired: Vec<Acquired>, asked_at: Millis) -> Result<(), SourceError> {
+        crash_point("after_acquire");
         for Acquired { lease, continuous } in acquired {
             let mut memory = match self.dormant.remove(&lease.lane) {
                 Some(dormant) => dormant.memory,
@@ -220,10 +225,13 @@ impl<S: Session> SessionRun<S> {
                 tracing::warn!(lane, "lease was lost");
                 Ok(())
             }
-            End::Stopped => match self.session.release(&[slot.lease]).await {
-                Ok(()) | Err(SourceError::Again(_)) => Ok(()),
-                Err(error) => Err(error),
-            },
+            End::Stopped => {
+                crash_point("before_release");
+                match self.session.release(&[slot.lease]).await {
+                    Ok(()) | Err(SourceError::Again(_)) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
         }
     }
 
@@ -248,6 +256,7 @@ impl<S: Session> SessionRun<S> {
             }
         }
         let leases: Vec<Lease> = self.slots.values().map(|slot| slot.lease).collect();
+        crash_point("before_release");
         self.session.release(&leases).await?;
         self.session.leave().await
     }

@@ -1,0 +1,112 @@
+//! The relays of a campaign, each with links of its own that can be broken.
+
+use anyhow::{Context, Result};
+use outbox_tests::proxy::{Direction, Proxy};
+use outbox_tests::relay::{Launch, Relay};
+use outbox_tests::wait;
+
+/// Lines of a relay's log that are kept after its death.
+const LOG_LINES_MAX: usize = 40;
+
+/// One relay and its links.
+pub struct Member {
+    launch: Launch,
+    /// With the crash points built in.
+    crashing: Option<Launch>,
+    relay: Option<Relay>,
+    pub database: Proxy,
+    pub broker: Proxy,
+    pub deaths: usize,
+    last_words: String,
+}
+
+impl Member {
+    pub fn new(launch: Launch, crashing: Option<Launch>, database: Proxy, broker: Proxy) -> Self {
+        Self { launch, crashing, relay: None, database, broker, deaths: 0, last_words: String::new() }
+    }
+
+    /// Starts it unless it runs.
+    pub fn start(&mut self) -> Result<()> {
+        if self.relay.is_none() {
+            self.relay = Some(self.launch.start()?);
+        }
+        Ok(())
+    }
+
+    /// Starts it so that it dies when it passes a point for the nth time.
+    pub fn start_crashing(&mut self, point: &str) -> Result<()> {
+        let launch = self.crashing.as_ref().context("OUTBOX_MUTANT_BIN is not set: no crash points")?;
+        self.relay = Some(launch.clone().env("OUTBOX_CRASH_POINT", point).start()?);
+        Ok(())
+    }
+
+    pub async fn kill(&mut self) -> Result<()> {
+        if let Some(mut relay) = self.relay.take() {
+            if relay.is_running()? {
+                relay.kill9().await?;
+            }
+            self.bury(&relay);
+        }
+        Ok(())
+    }
+
+    /// A clean stop; its exit code.
+    pub async fn stop(&mut self) -> Result<Option<i32>> {
+        let Some(mut relay) = self.relay.take() else { return Ok(Some(0)) };
+        if !relay.is_running()? {
+            self.bury(&relay);
+            return Ok(Some(0));
+        }
+        let code = relay.stop(wait::SOON).await;
+        self.last_words = tail(&relay);
+        code
+    }
+
+    pub fn pause(&self) -> Result<()> {
+        self.relay.as_ref().context("no process to pause")?.sigstop()
+    }
+
+    /// One that died meanwhile needs no waking.
+    pub fn go_on(&self) {
+        if let Some(relay) = &self.relay {
+            let _ = relay.sigcont();
+        }
+    }
+
+    /// Whether it has died by itself; then it is buried.
+    pub fn has_died(&mut self) -> Result<bool> {
+        let Some(mut relay) = self.relay.take() else { return Ok(true) };
+        if relay.is_running()? {
+            self.relay = Some(relay);
+            return Ok(false);
+        }
+        self.bury(&relay);
+        Ok(true)
+    }
+
+    fn bury(&mut self, relay: &Relay) {
+        self.deaths += 1;
+        self.last_words = tail(relay);
+    }
+
+    /// The end of the log, of the last process too.
+    pub fn log(&self) -> String {
+        let now = self.relay.as_ref().map(tail).unwrap_or_default();
+        format!("{}\n-- restarted --\n{now}", self.last_words)
+    }
+}
+
+fn tail(relay: &Relay) -> String {
+    let log = relay.log();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES_MAX)..].join("\n")
+}
+
+/// The directions that a fault's detail names.
+pub fn directions(detail: &str) -> &'static [Direction] {
+    match detail {
+        "requests" => &[Direction::Requests],
+        "replies" => &[Direction::Replies],
+        _ => &[Direction::Requests, Direction::Replies],
+    }
+}

@@ -1,0 +1,260 @@
+//! The schedule of faults: drawn by lot from a seed, batch by batch, printed as text and read back.
+//!
+//! A batch is one to four faults that overlap; between two batches the relays must clear the backlog.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::options::Mode;
+
+/// What is done. The names are those of the schedule's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Kill9,
+    CrashPoint,
+    Pause,
+    CleanRestart,
+    DatabaseCut,
+    DatabaseStall,
+    DatabaseDelay,
+    DatabaseHalfOpen,
+    DatabaseAway,
+    BrokerCut,
+    BrokerStall,
+    BrokerDelay,
+    BrokerHalfOpen,
+    BrokerAway,
+    BackendsKilled,
+    ReadOnly,
+    LanesLocked,
+    PostgresCrash,
+    BrokerRestart,
+    BrokerKill,
+    BrokerFrozen,
+    MemoryAlarm,
+    NackStorm,
+    ExchangeDeleted,
+    BindingLost,
+    AddressMissing,
+    AddressDeleted,
+}
+
+impl Kind {
+    /// Name, weight in the lottery, shortest and longest duration in milliseconds.
+    const ALL: [(Self, &'static str, u32, u64, u64); 27] = [
+        (Self::Kill9, "kill9", 14, 0, 400),
+        (Self::CrashPoint, "crash-point", 14, 1_200, 2_500),
+        (Self::Pause, "pause", 8, 1_100, 3_000),
+        (Self::CleanRestart, "clean-restart", 5, 0, 200),
+        (Self::DatabaseCut, "database-cut", 6, 0, 0),
+        (Self::DatabaseStall, "database-stall", 5, 200, 2_000),
+        (Self::DatabaseDelay, "database-delay", 3, 300, 1_500),
+        (Self::DatabaseHalfOpen, "database-half-open", 4, 300, 2_000),
+        (Self::DatabaseAway, "database-away", 3, 200, 1_500),
+        (Self::BrokerCut, "broker-cut", 6, 0, 0),
+        (Self::BrokerStall, "broker-stall", 6, 200, 2_500),
+        (Self::BrokerDelay, "broker-delay", 3, 300, 1_500),
+        (Self::BrokerHalfOpen, "broker-half-open", 4, 300, 2_000),
+        (Self::BrokerAway, "broker-away", 3, 200, 1_500),
+        (Self::BackendsKilled, "backends-killed", 5, 0, 0),
+        (Self::ReadOnly, "read-only", 3, 200, 1_000),
+        (Self::LanesLocked, "lanes-locked", 4, 200, 1_500),
+        (Self::PostgresCrash, "postgres-crash", 3, 0, 300),
+        (Self::BrokerRestart, "broker-restart", 1, 0, 0),
+        (Self::BrokerKill, "broker-kill", 1, 0, 0),
+        (Self::BrokerFrozen, "broker-frozen", 4, 300, 2_500),
+        (Self::MemoryAlarm, "memory-alarm", 1, 300, 1_500),
+        (Self::NackStorm, "nack-storm", 3, 1_500, 2_500),
+        (Self::ExchangeDeleted, "exchange-deleted", 3, 200, 1_000),
+        (Self::BindingLost, "binding-lost", 5, 100, 1_000),
+        (Self::AddressMissing, "address-missing", 3, 300, 1_000),
+        (Self::AddressDeleted, "address-deleted", 2, 300, 1_000),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|known| known.0 == self).map_or("", |known| known.1)
+    }
+
+    /// Stops or freezes a whole service: such a fault has its batch for itself and at most a relay's death.
+    pub fn is_costly(self) -> bool {
+        matches!(self, Self::PostgresCrash | Self::BrokerRestart | Self::BrokerKill | Self::MemoryAlarm)
+    }
+
+    /// Ends a relay's process, or stops it for a while.
+    fn is_of_process(self) -> bool {
+        matches!(self, Self::Kill9 | Self::CrashPoint | Self::Pause | Self::CleanRestart)
+    }
+
+    /// Asks the broker for something, which a frozen one never answers.
+    fn asks_broker(self) -> bool {
+        matches!(self, Self::ExchangeDeleted | Self::BindingLost | Self::AddressMissing | Self::AddressDeleted)
+    }
+
+    fn is_known_to(self, mode: Mode) -> bool {
+        match self {
+            Self::MemoryAlarm | Self::NackStorm | Self::ExchangeDeleted | Self::BindingLost => mode != Mode::Kafka,
+            _ => true,
+        }
+    }
+}
+
+/// Places between two steps of a row's journey where a relay can be made to die.
+pub const CRASH_POINTS: [&str; 12] = [
+    "after_acquire",
+    "after_claim_read",
+    "after_claim",
+    "before_publish",
+    "after_publish",
+    "after_confirm",
+    "before_mark",
+    "after_mark",
+    "before_hold",
+    "after_hold",
+    "after_renew",
+    "before_release",
+];
+
+/// One fault of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: Kind,
+    /// From the begin of the batch.
+    pub offset_ms: u64,
+    pub lasts_ms: u64,
+    /// The relay it strikes, or whose links; `None`: all of them.
+    pub relay: Option<usize>,
+    /// A direction or a crash point with its count; `-` for the rest.
+    pub detail: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let relay = self.relay.map_or_else(|| "all".to_owned(), |relay| relay.to_string());
+        write!(f, "{} {} {} {relay} {}", self.offset_ms, self.kind.name(), self.lasts_ms, self.detail)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = anyhow::Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [offset, kind, lasts, relay, detail] = words[..] else {
+            bail!("not a fault (offset kind lasts relay detail): {line}");
+        };
+        let known = Kind::ALL.iter().find(|known| known.1 == kind).with_context(|| format!("unknown kind {kind}"))?;
+        Ok(Self {
+            kind: known.0,
+            offset_ms: offset.parse()?,
+            lasts_ms: lasts.parse()?,
+            relay: if relay == "all" { None } else { Some(relay.parse()?) },
+            detail: detail.to_owned(),
+        })
+    }
+}
+
+/// Where batches come from.
+pub struct Schedule {
+    seed: u64,
+    mode: Mode,
+    relays: usize,
+    kinds: Vec<(Kind, u32, u64, u64)>,
+    given: Option<Vec<Vec<Fault>>>,
+}
+
+impl Schedule {
+    pub fn drawn(seed: u64, mode: Mode, relays: usize, only: Option<&str>) -> Result<Self> {
+        let wanted = |name: &str| only.is_none_or(|only| only.split(',').any(|part| name.contains(part)));
+        let kinds: Vec<_> = Kind::ALL
+            .iter()
+            .filter(|known| known.0.is_known_to(mode) && wanted(known.1))
+            .map(|known| (known.0, known.2, known.3, known.4))
+            .collect();
+        ensure!(!kinds.is_empty(), "--only leaves no kind of fault");
+        Ok(Self { seed, mode, relays, kinds, given: None })
+    }
+
+    /// Lines `batch offset kind lasts relay detail`; others are left out.
+    pub fn read(text: &str, mode: Mode, relays: usize) -> Result<Self> {
+        let mut given: Vec<(usize, Vec<Fault>)> = Vec::new();
+        for line in text.lines() {
+            let Some((batch, fault)) = line.trim().split_once(' ') else { continue };
+            let Ok(batch) = batch.parse::<usize>() else { continue };
+            let fault: Fault = fault.parse()?;
+            ensure!(fault.relay.is_none_or(|relay| relay < relays), "the schedule needs more relays: {line}");
+            match given.last_mut() {
+                Some((number, faults)) if *number == batch => faults.push(fault),
+                _ => given.push((batch, vec![fault])),
+            }
+        }
+        let given = given.into_iter().map(|(_, faults)| faults).collect();
+        Ok(Self { seed: 0, mode, relays, kinds: Vec::new(), given: Some(given) })
+    }
+
+    /// The batch of that number; `None` past the end of a given schedule.
+    pub fn batch(&self, number: usize) -> Option<Vec<Fault>> {
+        if let Some(given) = &self.given {
+            return given.get(number).cloned();
+        }
+        // Each batch has a generator of its own, so that it does not depend on those before.
+        let mut random = fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
+        let mut batch: Vec<Fault> = Vec::new();
+        for _ in 0..random.usize(1..=4) {
+            let fault = self.draw(&mut random, batch.len());
+            let freezes = |one: Kind, other: Kind| one == Kind::BrokerFrozen && other.asks_broker();
+            let clash = |other: &Fault| {
+                other.kind == fault.kind
+                    || freezes(other.kind, fault.kind)
+                    || freezes(fault.kind, other.kind)
+                    || matches!((other.kind, fault.kind), (Kind::ExchangeDeleted, Kind::BindingLost))
+                    || matches!((other.kind, fault.kind), (Kind::BindingLost, Kind::ExchangeDeleted))
+                    || matches!((other.kind, fault.kind), (Kind::AddressMissing, Kind::AddressDeleted))
+                    || matches!((other.kind, fault.kind), (Kind::AddressDeleted, Kind::AddressMissing))
+                    || other.kind.is_of_process() && fault.kind.is_of_process() && other.relay == fault.relay
+                    || (other.kind.is_costly() || fault.kind.is_costly())
+                        && !(other.kind == Kind::Kill9 || fault.kind == Kind::Kill9)
+            };
+            if !batch.iter().any(clash) {
+                batch.push(fault);
+            }
+        }
+        Some(batch)
+    }
+
+    fn draw(&self, random: &mut fastrand::Rng, before: usize) -> Fault {
+        let sum: u32 = self.kinds.iter().map(|kind| kind.1).sum();
+        let mut ticket = random.u32(0..sum);
+        let mut drawn = self.kinds[0];
+        for kind in &self.kinds {
+            if ticket < kind.1 {
+                drawn = *kind;
+                break;
+            }
+            ticket -= kind.1;
+        }
+        let (kind, _, shortest, longest) = drawn;
+        let one = kind.is_of_process() || random.u8(0..3) > 0;
+        let detail = match kind {
+            Kind::CrashPoint => {
+                format!("{}:{}", CRASH_POINTS[random.usize(0..CRASH_POINTS.len())], 1 << random.u32(0..5))
+            }
+            Kind::DatabaseStall | Kind::BrokerStall | Kind::DatabaseHalfOpen | Kind::BrokerHalfOpen => {
+                random.choice(["requests", "replies", "both"]).unwrap_or("both").to_owned()
+            }
+            _ => "-".to_owned(),
+        };
+        Fault {
+            kind,
+            offset_ms: if before == 0 { 0 } else { random.u64(0..700) },
+            lasts_ms: random.u64(shortest..=longest),
+            relay: one.then(|| random.usize(0..self.relays)),
+            detail,
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+}
