@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use outbox_tests::database;
 use outbox_tests::own_services::Service;
 use outbox_tests::proxy::Proxy;
@@ -50,7 +50,7 @@ async fn begin(stage: &mut Stage, fault: &Fault) -> Result<()> {
         Kind::CrashPoint => {
             // Its lanes are free at once, so that the next process soon comes to the point.
             let relay = member(stage, fault);
-            relay.stop().await?;
+            relay.end().await?;
             relay.start_crashing(&fault.detail)
         }
         // A relay that died in this very batch cannot be paused.
@@ -59,9 +59,8 @@ async fn begin(stage: &mut Stage, fault: &Fault) -> Result<()> {
             Ok(())
         }
         Kind::CleanRestart => {
-            let code = member(stage, fault).stop().await?;
-            ensure!(code == Some(0), "a relay that was asked to stop ended with {code:?}");
-            Ok(())
+            // It is waited for when the other faults are over.
+            member(stage, fault).leave()
         }
         Kind::DatabaseCut | Kind::DatabaseStall | Kind::DatabaseDelay | Kind::DatabaseHalfOpen | Kind::DatabaseAway => {
             links(stage, fault, |relay| &relay.database);
@@ -105,7 +104,7 @@ async fn begin(stage: &mut Stage, fault: &Fault) -> Result<()> {
 async fn end(stage: &mut Stage, fault: &Fault, played: &mut Played) -> Result<()> {
     let broker = stage.broker.service();
     match fault.kind {
-        Kind::Kill9 | Kind::CleanRestart => member(stage, fault).start(),
+        Kind::Kill9 => member(stage, fault).start(),
         Kind::CrashPoint => {
             let relay = member(stage, fault);
             if relay.has_died()? {
@@ -126,7 +125,7 @@ async fn end(stage: &mut Stage, fault: &Fault, played: &mut Played) -> Result<()
             heal(stage, fault, |relay| &relay.broker);
             Ok(())
         }
-        Kind::BackendsKilled => Ok(()),
+        Kind::BackendsKilled | Kind::CleanRestart => Ok(()),
         Kind::ReadOnly => set_read_only(stage, "off").await,
         Kind::LanesLocked => {
             stage.locker = None;

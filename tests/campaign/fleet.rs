@@ -1,12 +1,16 @@
 //! The relays of a campaign, each with links of its own that can be broken.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use outbox_tests::proxy::{Direction, Proxy};
 use outbox_tests::relay::{Launch, Relay};
-use outbox_tests::wait;
 
 /// Lines of a relay's log that are kept after its death.
 const LOG_LINES_MAX: usize = 40;
+/// A clean stop has its grace, and the database may be silent.
+const STOP_DEADLINE: Duration = Duration::from_secs(90);
+const SOON_ENDED: Duration = Duration::from_secs(2);
 
 /// One relay and its links.
 pub struct Member {
@@ -17,12 +21,13 @@ pub struct Member {
     pub database: Proxy,
     pub broker: Proxy,
     pub deaths: usize,
+    leaving: bool,
     last_words: String,
 }
 
 impl Member {
     pub fn new(launch: Launch, crashing: Option<Launch>, database: Proxy, broker: Proxy) -> Self {
-        Self { launch, crashing, relay: None, database, broker, deaths: 0, last_words: String::new() }
+        Self { launch, crashing, relay: None, database, broker, deaths: 0, leaving: false, last_words: String::new() }
     }
 
     /// Starts it unless it runs.
@@ -41,6 +46,7 @@ impl Member {
     }
 
     pub async fn kill(&mut self) -> Result<()> {
+        self.leaving = false;
         if let Some(mut relay) = self.relay.take() {
             if relay.is_running()? {
                 relay.kill9().await?;
@@ -50,16 +56,34 @@ impl Member {
         Ok(())
     }
 
-    /// A clean stop; its exit code.
-    pub async fn stop(&mut self) -> Result<Option<i32>> {
-        let Some(mut relay) = self.relay.take() else { return Ok(Some(0)) };
-        if !relay.is_running()? {
-            self.bury(&relay);
-            return Ok(Some(0));
+    /// Asks for a clean stop, which `left` waits for: other faults may be in its way.
+    pub fn leave(&mut self) -> Result<()> {
+        if !self.has_died()? {
+            self.relay.as_ref().context("it runs")?.sigterm()?;
+            self.leaving = true;
         }
-        let code = relay.stop(wait::SOON).await;
-        self.last_words = tail(&relay);
-        code
+        Ok(())
+    }
+
+    /// Waits for the end of a clean stop, if one was asked for.
+    pub async fn left(&mut self) -> Result<()> {
+        if let Some(mut relay) = self.relay.take_if(|_| std::mem::take(&mut self.leaving)) {
+            let status = relay.wait_exit(STOP_DEADLINE).await?;
+            self.last_words = tail(&relay);
+            ensure!(status.code() == Some(0), "a relay that was asked to stop ended with {status}");
+        }
+        Ok(())
+    }
+
+    /// Ends it, cleanly if that goes soon.
+    pub async fn end(&mut self) -> Result<()> {
+        if let Some(relay) = &mut self.relay
+            && relay.is_running()?
+        {
+            relay.sigterm()?;
+            let _ = relay.wait_exit(SOON_ENDED).await;
+        }
+        self.kill().await
     }
 
     pub fn pause(&self) -> Result<()> {

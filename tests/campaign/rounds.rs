@@ -69,14 +69,17 @@ impl Campaign {
         let (from_ms, before) = (self.stage.notes.now_ms(), self.stage.interruptions());
         let begun = Instant::now();
         let played = faults::play(&mut self.stage, batch).await?;
+        let played_ms = begun.elapsed().as_millis();
         self.settle().await?;
+        let settled_ms = begun.elapsed().as_millis() - played_ms;
+        println!("{number} took {played_ms} ms and settled in {settled_ms} ms");
         // Promise 5: what was in flight at each interruption of a relay may come again. Lanes change owners, too.
         let clean = batch.iter().all(|fault| fault.kind == Kind::CleanRestart);
         let interruptions = self.stage.relays.len() + self.stage.interruptions() - before;
         let forgiven = played.forgiven_since_ms.map_or(0, |since_ms| self.stage.notes.arrivals_since(since_ms));
         let duplicates_max = if clean { 0 } else { interruptions * IN_FLIGHT_MAX + forgiven };
         self.windows.push(Window { batch: number, from_ms, duplicates_max });
-        self.summary.played(batch, &played, begun.elapsed());
+        self.summary.played(batch, &played, Duration::from_millis(u64::try_from(settled_ms)?));
         let (journal, _, arrivals) = self.stage.notes.copy();
         self.breaches.extend(verdict::judge_so_far(&journal, &arrivals));
         Ok(())

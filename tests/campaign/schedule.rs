@@ -182,6 +182,9 @@ impl Schedule {
         for line in text.lines() {
             let Some((batch, fault)) = line.trim().split_once(' ') else { continue };
             let Ok(batch) = batch.parse::<usize>() else { continue };
+            if fault.starts_with("took") {
+                continue;
+            }
             let fault: Fault = fault.parse()?;
             ensure!(fault.relay.is_none_or(|relay| relay < relays), "the schedule needs more relays: {line}");
             match given.last_mut() {

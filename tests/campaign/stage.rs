@@ -25,8 +25,8 @@ use crate::writers::{self, Writer};
 pub const IN_FLIGHT_MAX: usize = 64;
 const WRITERS: usize = 8;
 /// A backlog must be gone so long after the last fault has ended; the machine may be busy.
-const BACKLOG_DEADLINE: Duration = Duration::from_secs(60);
-const ARRIVAL_DEADLINE: Duration = Duration::from_secs(30);
+const BACKLOG_DEADLINE: Duration = Duration::from_secs(180);
+const ARRIVAL_DEADLINE: Duration = Duration::from_secs(120);
 /// Rows that each test of a missing address writes.
 const SIDE_ROWS: usize = 12;
 
@@ -165,6 +165,9 @@ impl Stage {
 
     /// Waits until what was committed by now is marked sent, and what is marked sent has arrived.
     pub async fn settle(&mut self) -> Result<Vec<Breach>> {
+        for relay in &mut self.relays {
+            relay.left().await?;
+        }
         self.start_relays()?;
         let notes = self.notes.clone();
         let client = self.client().await?;

@@ -68,7 +68,7 @@ impl Summary {
     pub fn line(&self) -> String {
         format!(
             "mode {}, {} faults in {} batches, {} committed, {} delivered, {} redelivered, {} of unknown outcome, \
-             {} undone by crashes, slowest batch {} ms",
+             {} undone by crashes, slowest settling {} ms",
             self.mode.name(),
             self.faults(),
             self.batches,

@@ -1,8 +1,9 @@
 //! What the mutants of `outbox_core::mutant` change in the statements. In a build without them this is nothing.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
 
-use outbox_core::mutant;
+use outbox_core::{Page, mutant};
 
 /// The statement as this process sends it.
 pub(crate) fn twisted(sql: &str) -> Cow<'_, str> {
@@ -26,4 +27,17 @@ fn without_fence(sql: &str) -> String {
             "true RETURNING l.lane, mine.epoch",
         )
         .replace("WHERE l.source = $1 AND l.owner = $2", "WHERE l.source = $1")
+}
+
+/// Another relay has locked some of the rows and publishes them.
+pub(crate) fn share(page: &mut Page) {
+    let mut locked_by_others = Vec::new();
+    page.rows.retain(|row| {
+        let ours = RandomState::new().hash_one(row.id.seq) & 1 == 0;
+        if !ours {
+            locked_by_others.push(row.id.seq);
+        }
+        ours
+    });
+    page.whole_to = locked_by_others.first().map_or(page.whole_to, |first| first - 1);
 }

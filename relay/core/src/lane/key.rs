@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::address::Address;
 use crate::publisher::{KeyOrder, Run};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Key {
     /// Unconfirmed numbers, ascending.
     seqs: VecDeque<i64>,

@@ -38,7 +38,7 @@ enum State {
     Failed(Verdicted),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     id: RowId,
     origin: Origin,
@@ -101,7 +101,7 @@ pub enum Gate {
 }
 
 /// The memory of one lane.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Lane {
     /// `on_park = "block_key"`.
     block_key: bool,
