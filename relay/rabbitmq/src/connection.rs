@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::config::RabbitmqConfig;
 use crate::session::{ACCESS_REFUSED, NOT_ALLOWED, Session, SessionError, words};
 
-/// A connection that lived this long is no failed try; before, the wait goes on growing.
+/// A connection that lived this long is no failed try in any case, and one that did not even live so long always is.
 const STABLE: Duration = Duration::from_secs(5);
+const FLEETING: Duration = Duration::from_secs(1);
 
 /// How often the state is looked at beside lapin's events, which tell nothing of some endings.
 const LOOK: Duration = Duration::from_secs(1);
@@ -40,6 +41,7 @@ impl Supervisor {
     pub(crate) async fn run(self) {
         let mut backoff = Backoff::new(self.config.options().reconnect);
         let mut connected_before = false;
+        let mut wait = Duration::ZERO;
         loop {
             let session = tokio::select! {
                 biased;
@@ -55,7 +57,7 @@ impl Supervisor {
                     connected_before = true;
                     let since = Instant::now();
                     self.serve(&session).await;
-                    if since.elapsed() >= STABLE {
+                    if was_stable(since.elapsed(), wait) {
                         backoff.reset();
                     }
                 }
@@ -64,9 +66,10 @@ impl Supervisor {
             if self.closing.is_cancelled() {
                 break;
             }
+            wait = Duration::from_millis(backoff.next_ms());
             tokio::select! {
                 () = self.closing.cancelled() => break,
-                () = tokio::time::sleep(Duration::from_millis(backoff.next_ms())) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
         self.tell(Link::Down { detail: "stopped".to_owned() });
@@ -157,5 +160,25 @@ impl Supervisor {
             },
             _ => Link::Down { detail: format!("cannot connect to {endpoint}: {text}; is the broker running?") },
         }
+    }
+}
+
+/// A connection that outlived the wait before it was no failed try. Else a link that breaks every few seconds would
+/// be waited for longer and longer, although rows flow each time.
+fn was_stable(lived: Duration, waited: Duration) -> bool {
+    lived >= waited.clamp(FLEETING, STABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_breaks_every_few_seconds_is_not_waited_for_longer_and_longer() {
+        let ms = Duration::from_millis;
+        assert!(was_stable(ms(3_000), ms(800)), "it outlived its wait");
+        assert!(was_stable(ms(6_000), ms(30_000)), "long enough in any case");
+        assert!(!was_stable(ms(3_000), ms(4_000)), "shorter than its wait");
+        assert!(!was_stable(ms(300), ms(100)), "a broker that drops us at once is left alone for longer");
     }
 }
