@@ -235,8 +235,13 @@ async fn run_script(folder: &Path, name: &str, arguments: &[&str], environment: 
     Ok(())
 }
 
-/// A zombie counts as ended: its parent, a script, is gone or has not looked yet.
+/// A zombie counts as ended: its parent, a script, is gone or has not looked yet. But its first thread is one already
+/// while others still hold the sockets.
 fn has_ended(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    if threads > 1 {
+        return false;
+    }
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
     status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
 }
