@@ -104,21 +104,10 @@ impl Breakers {
         (shut, probes)
     }
 
-    /// A claim brought no row for these probes: another lane may take them.
-    pub fn return_probes(&mut self, lane: i16, gates: &[String]) {
-        for gate in gates {
-            if let Some(open) = self.open.get_mut(gate)
-                && open.probing.is_some_and(|(owner, _)| owner == lane)
-            {
-                open.probing = None;
-            }
-        }
-    }
-
-    /// A lane ended, with whatever probes it had in hand.
-    pub fn return_all_probes(&mut self, lane: i16) {
-        for open in self.open.values_mut() {
-            if open.probing.is_some_and(|(owner, _)| owner == lane) {
+    /// The lane has rows in hand for these probes only: any other that it took is free again, at once.
+    pub fn keep_probes(&mut self, lane: i16, in_hand: &[String]) {
+        for (gate, open) in &mut self.open {
+            if open.probing.is_some_and(|(owner, _)| owner == lane) && !in_hand.contains(gate) {
                 open.probing = None;
             }
         }
@@ -162,12 +151,14 @@ mod tests {
         assert_eq!(breakers.take_probes(1, Millis(10)).1.len(), 0);
         assert_eq!(breakers.take_probes(1, Millis(200)).1, vec!["rabbitmq/events/a".to_owned()]);
         assert_eq!(breakers.take_probes(2, Millis(201)).0.len(), 1, "the probe is under way");
-        breakers.return_probes(1, &["rabbitmq/events/a".to_owned()]);
+        breakers.keep_probes(1, &["rabbitmq/events/a".to_owned()]);
+        assert_eq!(breakers.take_probes(2, Millis(202)).1.len(), 0, "its row is in hand");
+        breakers.keep_probes(1, &[]);
         assert_eq!(breakers.take_probes(2, Millis(202)).1.len(), 1);
-        breakers.return_all_probes(1);
+        breakers.keep_probes(1, &[]);
         assert_eq!(breakers.take_probes(1, Millis(203)).1.len(), 0, "the probe is the other lane's");
-        breakers.return_all_probes(2);
-        assert_eq!(breakers.take_probes(1, Millis(204)).1.len(), 1, "a lane that ended probes no more");
+        breakers.keep_probes(2, &[]);
+        assert_eq!(breakers.take_probes(1, Millis(204)).1.len(), 1, "a lane without its row probes no more");
         assert!(breakers.answered(&address("a")));
         assert!(breakers.is_empty());
     }

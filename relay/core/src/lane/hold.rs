@@ -53,6 +53,13 @@ impl Lane {
         }
     }
 
+    /// Breaker names of the addresses to which a row here is the probe.
+    #[must_use]
+    pub fn probe_gates(&self) -> Vec<String> {
+        let probes = self.entries.values().filter(|entry| entry.origin == Origin::Held { probe: true });
+        probes.filter_map(|entry| entry.address.as_deref()).flat_map(Address::gates).collect()
+    }
+
     /// Whether a failure waits for its hold; nothing is claimed while one does.
     #[must_use]
     pub fn must_hold(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::lane_worker::map::map;
 use crate::lane_worker::{End, LaneWorker};
 use crate::mutant::crash_point;
 use crate::shared::{Reservation, held_look_pause_ms};
-use crate::source::{ClaimRequest, Fenced, HoldState, Horizon, Origin, Page, Session, SourceError};
+use crate::source::{ClaimRequest, Fenced, HoldState, Horizon, Page, Session, SourceError};
 
 /// What the database was asked, and its answer.
 pub(super) enum Turn {
@@ -22,7 +22,6 @@ pub(super) struct Asked {
     /// Given back when the answer is in, or the turn is dropped with its session.
     _reserved: Reservation,
     with_held: bool,
-    probes: Vec<String>,
     at: Millis,
 }
 
@@ -68,17 +67,10 @@ impl<S: Session> LaneWorker<S> {
             bytes_max: self.shared.settings.batch_bytes_max,
             with_held,
             open_gates,
-            probe_gates: probe_gates.clone(),
+            probe_gates,
             block_key: self.shared.block_key(),
         };
-        let asked = Asked {
-            horizon: *self.horizon.borrow(),
-            rows_max,
-            _reserved: reserved,
-            with_held,
-            probes: probe_gates,
-            at: now,
-        };
+        let asked = Asked { horizon: *self.horizon.borrow(), rows_max, _reserved: reserved, with_held, at: now };
         self.look = false;
         let session = self.session.clone();
         Box::pin(async move {
@@ -93,6 +85,7 @@ impl<S: Session> LaneWorker<S> {
             Turn::Claimed { asked, reply } => self.claimed(asked, reply),
             Turn::Held { order, reply: Ok(Fenced::Done) } => {
                 self.lane.held(&order);
+                self.return_idle_probes();
                 self.report_held(&order);
                 self.look = true;
                 Ok(())
@@ -114,7 +107,7 @@ impl<S: Session> LaneWorker<S> {
             Ok(page) => page,
             // The poll for idle lanes brings it back.
             Err(SourceError::Again(_)) => {
-                self.shared.breakers().return_probes(self.lease.lane, &asked.probes);
+                self.return_idle_probes();
                 return Ok(());
             }
             Err(error) => return Err(End::Lost(error)),
@@ -131,19 +124,19 @@ impl<S: Session> LaneWorker<S> {
             self.shared.observer.batch(page.rows.len());
         }
         let mapped: Vec<Mapped> = map(&self.shared.routes, page.rows);
-        self.return_idle_probes(&asked.probes, &mapped);
         self.lane.on_page(mapped, &facts, asked.horizon);
+        self.return_idle_probes();
         self.account();
         Ok(())
     }
 
-    /// A claim takes all probes that are due, and brings rows for some: the others are for other lanes, at once.
-    fn return_idle_probes(&self, asked: &[String], mapped: &[Mapped]) {
-        let probes = mapped.iter().filter(|row| row.claimed.origin == Origin::Held { probe: true });
-        let used: Vec<String> =
-            probes.filter_map(|row| row.target.as_ref().ok()).flat_map(|address| address.gates()).collect();
-        let idle: Vec<String> = asked.iter().filter(|gate| !used.contains(gate)).cloned().collect();
-        self.shared.breakers().return_probes(self.lease.lane, &idle);
+    /// A claim takes all probes that are due and brings rows for some; a row may also leave memory unpublished, with
+    /// the hold of its key. Probes without a row here are for other lanes, at once.
+    fn return_idle_probes(&self) {
+        let mut breakers = self.shared.breakers();
+        if !breakers.is_empty() {
+            breakers.keep_probes(self.lease.lane, &self.lane.probe_gates());
+        }
     }
 
     /// A committed hold is news for an operator.

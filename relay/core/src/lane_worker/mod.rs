@@ -254,7 +254,7 @@ impl<S: Session> LaneWorker<S> {
 
     fn into_memory(mut self) -> LaneMemory {
         self.account();
-        self.shared.breakers().return_all_probes(self.lease.lane);
+        self.shared.breakers().keep_probes(self.lease.lane, &[]);
         LaneMemory {
             lane: self.lane,
             answers: self.answers,

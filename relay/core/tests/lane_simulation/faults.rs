@@ -198,7 +198,7 @@ impl World {
                     if page.rows.iter().any(|row| row.origin == (Origin::Held { probe: true })) {
                         self.met.note("row probed");
                     }
-                    self.relays[at].claimed(page, &request, &asked, read);
+                    self.relays[at].claimed(page, &asked, read);
                 }
             }
             (Reply::Held(fenced), _) => {

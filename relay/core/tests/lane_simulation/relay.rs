@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outbox_core::{
     Address, Answer, BackoffPolicy, Breakers, ClaimRequest, Claimed, Content, Fenced, Gate, HoldEntry, HoldOrder,
-    HoldState, Horizon, KeyOrder, Lane, Lease, Mapped, Millis, Origin, Outcome, Page, PageFacts, Publication, Reason,
+    HoldState, Horizon, KeyOrder, Lane, Lease, Mapped, Millis, Outcome, Page, PageFacts, Publication, Reason,
     RetryPolicy, RowId, Sink, Verdict, Verdicted, decide,
 };
 
@@ -244,11 +244,8 @@ impl Relay {
     }
 
     /// Takes in a page.
-    pub fn claimed(&mut self, page: Page, request: &ClaimRequest, asked: &Asked, at: Instant) {
+    pub fn claimed(&mut self, page: Page, asked: &Asked, at: Instant) {
         self.turn_busy = self.order.is_some();
-        if !page.rows.iter().any(|row| row.origin == (Origin::Held { probe: true })) {
-            self.breakers.return_probes(LANE, &request.probe_gates);
-        }
         self.look |= page.whole_to != i64::MAX;
         let known = self.lane.seqs();
         for row in page.rows.iter().filter(|row| !known.contains(&row.id.seq)) {
@@ -257,6 +254,7 @@ impl Relay {
         self.cursor = page.rows.iter().map(|row| row.id.seq).fold(self.cursor, i64::max);
         let facts = PageFacts::from(&page);
         self.lane.on_page(page.rows.into_iter().map(map).collect(), &facts, asked.horizon);
+        self.breakers.keep_probes(LANE, &self.lane.probe_gates());
     }
 
     /// Takes in one answer; `delay_ms` replaces the jittered backoff, so that a seed repeats.
@@ -346,6 +344,7 @@ impl Relay {
         }
         if let Some(order) = order {
             self.lane.held(&order);
+            self.breakers.keep_probes(LANE, &self.lane.probe_gates());
         }
         true
     }
