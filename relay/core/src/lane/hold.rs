@@ -112,6 +112,15 @@ impl Lane {
         }
     }
 
+    /// What a log line may say of a row in memory: its message id and its destination.
+    #[must_use]
+    pub fn names(&self, seq: i64) -> (Option<&str>, Option<&str>) {
+        let entry = self.entries.get(&seq);
+        let row = entry.and_then(|entry| entry.row.as_deref());
+        let address = entry.and_then(|entry| entry.address.as_deref());
+        (row.map(|row| row.idempotency_key.as_str()), address.map(|address| address.destination.as_str()))
+    }
+
     /// The hold is committed. Rows that were dropped without being held will be claimed anew, so `low` must
     /// not pass them.
     pub fn held(&mut self, order: &HoldOrder) {

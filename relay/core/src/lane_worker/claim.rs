@@ -84,9 +84,9 @@ impl<S: Session> LaneWorker<S> {
         match turn {
             Turn::Claimed { asked, reply } => self.claimed(asked, reply),
             Turn::Held { order, reply: Ok(Fenced::Done) } => {
+                self.report_held(&order);
                 self.lane.held(&order);
                 self.return_idle_probes();
-                self.report_held(&order);
                 self.look = true;
                 Ok(())
             }
@@ -139,19 +139,20 @@ impl<S: Session> LaneWorker<S> {
         }
     }
 
-    /// A committed hold is news for an operator.
+    /// A committed hold is news for an operator. A row that could not be read has no message id to tell.
     fn report_held(&self, order: &HoldOrder) {
         for entry in &order.entries {
+            let (message_id, destination) = self.lane.names(entry.id.seq);
             if entry.state == HoldState::Parked {
                 self.shared.observer.parked(entry.reason, 1);
                 tracing::warn!(
-                    lane = self.lease.lane, seq = entry.id.seq, reason = %entry.reason, error = %entry.detail,
-                    attempt = entry.attempts, "row parked; see `outbox-relay parked show {}`", entry.id.seq
+                    lane = self.lease.lane, seq = entry.id.seq, message_id, destination, reason = %entry.reason,
+                    error = %entry.detail, attempt = entry.attempts, "row parked; see `outbox-relay parked show {}`", entry.id.seq
                 );
             } else {
                 tracing::debug!(
-                    lane = self.lease.lane, seq = entry.id.seq, reason = %entry.reason, error = %entry.detail,
-                    "row waits"
+                    lane = self.lease.lane, seq = entry.id.seq, message_id, destination, reason = %entry.reason,
+                    error = %entry.detail, "row waits"
                 );
             }
         }
