@@ -34,8 +34,8 @@ struct Entry {
 /// What `--payload` adds.
 #[derive(Debug, Serialize)]
 struct Content {
-    content_type: String,
-    headers: serde_json::Value,
+    content_type: Option<String>,
+    headers: Option<serde_json::Value>,
     payload: Option<String>,
     payload_bytes_hex: Option<String>,
 }
@@ -146,8 +146,9 @@ async fn content(transaction: &tokio_postgres::Transaction<'_>, seq: i64) -> Out
     let what = "cannot read the payload";
     let rows = answered(what, transaction.query_typed(CONTENT_SQL, &[(&seq, Type::INT8)])).await?;
     let decode = |row: &Row| -> Result<Content, tokio_postgres::Error> {
-        let headers: String = row.try_get(1)?;
-        let headers = serde_json::from_str(&headers).unwrap_or(serde_json::Value::String(headers));
+        let headers: Option<String> = row.try_get(1)?;
+        let headers =
+            headers.map(|headers| serde_json::from_str(&headers).unwrap_or(serde_json::Value::String(headers)));
         let (payload, payload_bytes_hex) = (row.try_get(2)?, row.try_get(3)?);
         Ok(Content { content_type: row.try_get(0)?, headers, payload, payload_bytes_hex })
     };

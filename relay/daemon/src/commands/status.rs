@@ -49,7 +49,8 @@ struct Backlog {
 
 #[derive(Debug, Serialize)]
 struct Topic {
-    topic: String,
+    /// `None` where a table was changed so that a row may have none.
+    topic: Option<String>,
     unsent_messages: i64,
 }
 
@@ -203,7 +204,9 @@ fn text(out: &mut impl Write, status: &Status) -> Outcome<()> {
     }
     if let Some(backlog) = status.backlog.as_ref().filter(|backlog| !backlog.topics.is_empty()) {
         writeln!(out, "\nunsent by topic, among {} rows", backlog.topics_sampled_messages)?;
-        let cells = |topic: &Topic| vec![printable(&topic.topic), topic.unsent_messages.to_string()];
+        let cells = |topic: &Topic| {
+            vec![printable(topic.topic.as_deref().unwrap_or_default()), topic.unsent_messages.to_string()]
+        };
         let rows: Vec<Vec<String>> = backlog.topics.iter().map(cells).collect();
         output::table(out, &["topic", "messages"], &rows)?;
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 /// A database that can be connected to without TLS.
 #[derive(Clone, Debug)]
@@ -69,6 +69,10 @@ pub fn parse(text: &str) -> Result<Database, String> {
         return Err(format!("{} is another machine, and TLS is wanted there. {LATER}", shown(host)));
     }
     config.ssl_mode(SslMode::Disable);
+    // Of several hosts the primary is meant, whichever it is by now: the outbox is never read from a replica.
+    if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
     with_deadlines(&mut config);
     Ok(Database { config })
 }
@@ -179,6 +183,13 @@ mod tests {
             assert_eq!(database.config.get_application_name(), Some("outbox-relay"));
             assert_eq!(database.config.get_keepalives_idle(), Duration::from_secs(10));
         }
+    }
+
+    #[test]
+    fn of_several_hosts_the_primary_is_meant() {
+        let attributes = |text: &str| parse(text).unwrap().config.get_target_session_attrs();
+        assert_eq!(attributes("postgres://a@localhost:1,localhost:2/x"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(attributes("postgres://a@localhost:1/x"), TargetSessionAttrs::Any);
     }
 
     #[test]
