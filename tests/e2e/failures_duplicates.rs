@@ -200,3 +200,32 @@ async fn f26_statements_whose_answers_are_late_leave_claims_and_marks_consistent
     assert_eq!(relay.stop(wait::SOON).await?, Some(0));
     Ok(())
 }
+
+/// The owner stands still for longer than its lease, another takes over, and the first wakes up again.
+#[tokio::test]
+async fn f21_a_paused_relay_that_wakes_up_repeats_at_most_its_window() -> Result<()> {
+    let mut scene = Scene::rabbitmq().await?;
+    let mut paused = scene.launch().env("OUTBOX__IN_FLIGHT_MAX", "50").start()?;
+    scene.commit(100, 20).await?;
+    scene.wait_sent(100, wait::SOON).await?;
+    let mut other = scene.launch().env("OUTBOX__IN_FLIGHT_MAX", "50").start()?;
+    for _ in 0..3 {
+        scene.commit(400, 20).await?;
+        let before = scene.distinct();
+        scene.read_distinct(before + 20, wait::SOON).await?;
+        paused.sigstop()?;
+        scene.commit(200, 20).await?;
+        // Only a takeover brings the rest.
+        scene.wait_all_sent(wait::SOON).await?;
+        let written = scene.written();
+        paused.sigcont()?;
+        scene.commit(50, 20).await?;
+        scene.read_distinct(written + 50, wait::SOON).await?;
+    }
+    let report = scene.finish(3 * 50).await?;
+    eprintln!("after three pauses: {report}");
+    for relay in [&mut paused, &mut other] {
+        assert_eq!(relay.stop(wait::SOON).await?, Some(0));
+    }
+    Ok(())
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use outbox_tests::kafka::Kafka;
 use outbox_tests::own_services::{OwnServices, Service};
+use outbox_tests::proxy::Direction;
 use outbox_tests::rabbit::{QueueType, Rabbit};
 use outbox_tests::relay::Relay;
 use outbox_tests::writer::Row;
@@ -31,7 +32,9 @@ async fn own_broker(service: Service, own: &OwnServices) -> Result<Broker> {
     let address = own.address(service)?;
     Ok(match service {
         Service::Kafka => Broker::Kafka(Kafka::at(&address)),
-        Service::Rabbitmq | Service::Postgres => Broker::Rabbitmq(Rabbit::connect_to(&address).await?),
+        Service::Rabbitmq | Service::Postgres | Service::Standby | Service::Pgbouncer => {
+            Broker::Rabbitmq(Rabbit::connect_to(&address).await?)
+        }
     })
 }
 
@@ -102,8 +105,10 @@ async fn insert_for_rabbitmq(client: &Client, name: &str, count: usize) -> Resul
 }
 
 #[tokio::test]
-async fn f52_an_alarm_of_rabbitmq_stops_neither_kafka_nor_the_stop() -> Result<()> {
-    let Some(kafka) = Kafka::connect_or_skip("f52_an_alarm_of_rabbitmq_stops_neither_kafka_nor_the_stop")? else {
+async fn f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop() -> Result<()> {
+    let Some(kafka) =
+        Kafka::connect_or_skip("f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop")?
+    else {
         return Ok(());
     };
     let own = OwnServices::start(&[Service::Rabbitmq]).await?;
@@ -121,6 +126,11 @@ async fn f52_an_alarm_of_rabbitmq_stops_neither_kafka_nor_the_stop() -> Result<(
     insert_for_rabbitmq(&scene.client, "during", 20).await?;
     let blocked = || async { Ok(sum(&relay, "outbox_sink_blocked").await? == 1.0) };
     wait::until_true("the alarm to show", wait::SOON, blocked).await?;
+    // Nothing can be published there, so the relay is alive and not ready, and says why.
+    let admin = relay.admin().await?;
+    let ready = metrics::get(admin, "/readyz").await?;
+    assert!(ready.status == 503 && ready.body.contains("rabbitmq"), "{ready:?}");
+    assert_eq!(metrics::get(admin, "/livez").await?.status, 200);
     scene.commit(300, 20).await?;
     scene.read_distinct(300, wait::SOON).await?;
     scene.wait_sent(301, wait::SOON).await?;
@@ -164,8 +174,8 @@ async fn killed_backends(test: &str, kind: Kind, rounds: usize) -> Result<()> {
 }
 
 #[tokio::test]
-async fn f57_killed_sessions_stop_nothing_with_rabbitmq() -> Result<()> {
-    killed_backends("f57_killed_sessions_stop_nothing_with_rabbitmq", Kind::Rabbitmq, 7).await
+async fn f55_f57_killed_sessions_stop_nothing_with_rabbitmq() -> Result<()> {
+    killed_backends("f55_f57_killed_sessions_stop_nothing_with_rabbitmq", Kind::Rabbitmq, 7).await
 }
 
 /// A claim that never came back must not keep its share of the byte budget, which is four pages.
@@ -255,4 +265,40 @@ async fn f65_a_rabbitmq_that_was_away_for_five_minutes_is_found_again() -> Resul
 async fn f65_a_kafka_that_was_away_for_five_minutes_is_found_again() -> Result<()> {
     broker_away(Kind::Kafka, "f65_a_kafka_that_was_away_for_five_minutes_is_found_again", Duration::from_secs(300))
         .await
+}
+
+/// The broker takes what is sent, and none of its answers arrives, on old and new connections.
+async fn swallowed_replies(kind: Kind, test: &str) -> Result<()> {
+    let Some(mut scene) = Scene::new(kind, test).await? else { return Ok(()) };
+    let proxy = scene.broker_proxy().await?;
+    let launch = scene.launch_at(scene.database.url(), &proxy.address).env("OUTBOX__CONFIRM__TIMEOUT_MS", "2000");
+    let mut relay = launch.start()?;
+    scene.commit(10, 10).await?;
+    scene.wait_sent(10, wait::SOON).await?;
+    proxy.drop_bytes(Direction::Replies);
+    let connections = proxy.connections();
+    scene.commit(100, 1_000).await?;
+    let unknown = || async { Ok(sum(&relay, "outbox_publish_unknown_total").await? >= 1.0) };
+    wait::until_true("an unknown outcome", wait::SOON, unknown).await?;
+    let again = || async { Ok(proxy.connections() > connections) };
+    wait::until_true("a new connection", wait::SOON, again).await?;
+    assert_eq!(scene.count("sent").await?, 10, "nothing is marked without a confirm");
+    // Nobody closes the old connections for the relay.
+    proxy.forward(Direction::Replies);
+    scene.wait_all_sent(wait::SOON * 2).await?;
+    let unknown = sum(&relay, "outbox_publish_unknown_total").await?;
+    scene.finish(unknown as usize).await?;
+    assert_eq!(scene.attempts().await?, 0, "an answer that never came uses up no attempt");
+    assert_eq!(relay.stop(wait::SOON).await?, Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn f50_confirms_that_never_come_from_rabbitmq_have_a_bound() -> Result<()> {
+    swallowed_replies(Kind::Rabbitmq, "f50_confirms_that_never_come_from_rabbitmq_have_a_bound").await
+}
+
+#[tokio::test]
+async fn f50_confirms_that_never_come_from_kafka_have_a_bound() -> Result<()> {
+    swallowed_replies(Kind::Kafka, "f50_confirms_that_never_come_from_kafka_have_a_bound").await
 }

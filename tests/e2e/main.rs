@@ -3,13 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod campaign;
+mod catalogue;
 mod demo;
 mod deploy;
 mod drill;
+mod failures_backlog;
 mod failures_blame;
+mod failures_database;
 mod failures_duplicates;
 mod failures_hangs;
+mod failures_kafka;
 mod failures_loss;
+mod failures_sizes;
 mod fidelity;
 mod kill9;
 mod kit;

@@ -179,7 +179,7 @@ async fn sent_rows_leave_after_their_retention() -> Result<()> {
 }
 
 #[tokio::test]
-async fn f38_exactly_the_rows_of_a_missing_exchange_are_held() -> Result<()> {
+async fn f38_f39_exactly_the_rows_of_a_missing_exchange_are_held() -> Result<()> {
     let place = Place::new().await?;
     let missing = place.rabbit.unique("missing");
     for n in 0..1_000 {

@@ -84,7 +84,7 @@ fn dependencies(folder: &str) -> BTreeSet<String> {
     found
 }
 
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+pub fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {

@@ -70,6 +70,14 @@ impl Database {
         Ok(self.url.replacen(&format!(":{own}/"), &format!(":{port}/"), 1))
     }
 
+    /// The address of a server with another database.
+    ///
+    /// # Errors
+    /// When it is no URL.
+    pub fn url_of(server_url: &str, name: &str) -> Result<String> {
+        with_database(server_url, name)
+    }
+
     /// The database's name on its server.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -132,7 +140,11 @@ fn with_database(url: &str, name: &str) -> Result<String> {
     Ok(url)
 }
 
-fn port_of(url: &str) -> Result<u16> {
+/// The port in a server's address.
+///
+/// # Errors
+/// When it has none.
+pub fn port_of(url: &str) -> Result<u16> {
     let config: Config = url.parse()?;
     config.get_ports().first().copied().context("the database's address has no port")
 }

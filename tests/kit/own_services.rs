@@ -20,6 +20,10 @@ const SCRIPT_DEADLINE: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     Postgres,
+    /// A hot standby of the set's own PostgreSQL, which must be there.
+    Standby,
+    /// In transaction mode before the set's own PostgreSQL, which must be there.
+    Pgbouncer,
     Rabbitmq,
     Kafka,
 }
@@ -28,6 +32,8 @@ impl Service {
     fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::Standby => "standby",
+            Self::Pgbouncer => "pgbouncer",
             Self::Rabbitmq => "rabbitmq",
             Self::Kafka => "kafka",
         }
@@ -101,8 +107,8 @@ impl OwnServices {
     /// When it does not end.
     pub async fn crash(&self, service: Service) -> Result<()> {
         let signal = match service {
-            Service::Postgres => Signal::QUIT,
-            Service::Rabbitmq | Service::Kafka => Signal::KILL,
+            Service::Postgres | Service::Standby => Signal::QUIT,
+            Service::Pgbouncer | Service::Rabbitmq | Service::Kafka => Signal::KILL,
         };
         let pid = self.pid(service)?;
         send_signal(pid, signal)?;

@@ -25,6 +25,7 @@ needs() {
     postgres)
         need '[ -x /usr/lib/postgresql/15/bin/initdb ]' postgresql-15
         need 'command -v psql' postgresql-client-15
+        need 'command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]' pgbouncer
         need 'command -v python3' python3
         need '/usr/bin/python3 -c "import psycopg2"' python3-psycopg2
         ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# up.sh [postgres] [rabbitmq] [kafka]: starts the named services (all, if none is named) and
-# returns once they serve. Those that already run are left as they are.
+# up.sh [postgres] [standby] [pgbouncer] [rabbitmq] [kafka]: starts the named services (postgres, rabbitmq and kafka,
+# if none is named) and returns once they serve. Those that already run are left as they are.
 # With --own-ports a new SERVICES_DIR takes the next free block of ports above the defaults.
 set -euo pipefail
 own_ports=no
@@ -21,7 +21,7 @@ if [ "$own_ports" = yes ] && [ ! -s "$SERVICES_DIR/ports" ]; then
     PORT_OFFSET="$PORT_OFFSET" "$SERVICES_SCRIPTS/up.sh" "$@" 8>&-
     exit
 fi
-for service in postgres rabbitmq kafka; do
+for service in postgres standby pgbouncer rabbitmq kafka; do
     # shellcheck source=/dev/null
     . "$SERVICES_SCRIPTS/$service.sh"
 done
@@ -30,11 +30,11 @@ done
 mkdir -p "$SERVICES_DIR"
 for service in "$@"; do
     case "$service" in
-    postgres | rabbitmq | kafka)
+    postgres | standby | pgbouncer | rabbitmq | kafka)
         started=$SECONDS
         "${service}_up"
         say "$service serves ($((SECONDS - started)) s)"
         ;;
-    *) die "unknown service '$service'; known are postgres, rabbitmq and kafka" ;;
+    *) die "unknown service '$service'; known are postgres, standby, pgbouncer, rabbitmq and kafka" ;;
     esac
 done
