@@ -4,6 +4,7 @@
 
 mod campaign;
 mod catalogue;
+mod check;
 mod demo;
 mod deploy;
 mod drill;

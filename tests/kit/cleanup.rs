@@ -9,7 +9,7 @@ use anyhow::Result;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs to its end or to the deadline; a failure is told and does not fail the test.
-pub(crate) fn run<F>(what: &str, future: F)
+pub fn run<F>(what: &str, future: F)
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {

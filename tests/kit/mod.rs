@@ -27,5 +27,5 @@ pub mod metrics;
 pub mod own_services;
 pub mod relay;
 
-mod cleanup;
+pub mod cleanup;
 mod output;

@@ -37,7 +37,7 @@ pub use lane::{Answered, Gate, HoldOrder, Lane, Mapped, PageFacts, Publication};
 pub use mutant::{crash_point, mutant};
 pub use observer::{NoObserver, Observer, Peer, Wakeup};
 pub use outcome::{Outcome, Scope};
-pub use publisher::{Answer, KeyOrder, Link, Outgoing, Publisher, Run, Ticket};
+pub use publisher::{Answer, KeyOrder, Link, Outgoing, Publisher, Remark, Run, Ticket};
 pub use reason::Reason;
 pub use relay::{Finish, Relay};
 pub use route::{Allowed, DEFAULT_EXCHANGE, Pattern, Route, RouteError, Routes};

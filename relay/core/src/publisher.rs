@@ -37,6 +37,17 @@ impl Link {
     }
 }
 
+/// Something worth knowing of an address that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// It takes so many bytes at once.
+    BytesMax(usize),
+    /// It keeps the last message of each key only, and takes none without a key.
+    Compacted,
+    /// A confirm is the word of one replica.
+    OneConfirms,
+}
+
 /// How rows of one ordering key may overlap at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrder {
@@ -150,6 +161,12 @@ pub trait Publisher: Send + Sync + 'static {
     /// Whether an address exists, for `check`: `Ok(None)` is yes, `Ok(Some(text))` says what is missing and what
     /// to do, `Err` that the broker could not be asked.
     fn probe<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, Result<Option<String>, String>>;
+
+    /// What there is to know of an address that exists, for `check`; nothing where the broker does not tell.
+    fn remarks<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, Vec<Remark>> {
+        let _ = address;
+        Box::pin(std::future::ready(Vec::new()))
+    }
 
     /// Answers everything that is still open (waiting for confirms at most `grace_ms`), then closes. Idempotent.
     fn stop(&self, grace_ms: u64) -> BoxFuture<'_, ()>;

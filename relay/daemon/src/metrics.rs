@@ -82,7 +82,7 @@ fn registered<C: Collector + Clone + 'static>(registry: &Registry, metric: C) ->
 
 /// Seconds since the Unix epoch, for metrics that export a point in time. Nothing is decided by it.
 #[expect(clippy::disallowed_methods, reason = "Prometheus compares exported points in time with its own wall clock")]
-fn wall_clock_seconds() -> f64 {
+pub fn wall_clock_seconds() -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0.0, |since| since.as_secs_f64())
 }

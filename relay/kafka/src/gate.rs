@@ -145,7 +145,7 @@ mod tests {
 
     fn gate(limit: usize) -> Gate {
         let mut gate = Gate { proven: true, ..Gate::default() };
-        gate.opened(Limits { batch_max_bytes: Some(limit), in_sync_min: None }, NOW);
+        gate.opened(Limits { batch_max_bytes: Some(limit), ..Limits::default() }, NOW);
         gate
     }
 

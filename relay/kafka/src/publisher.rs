@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 use std::sync::mpsc::Sender as Asks;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use outbox_core::{Address, KeyOrder, Link, Observer, Outgoing, Publisher, Sink};
+use outbox_core::{Address, KeyOrder, Link, Observer, Outgoing, Publisher, Remark, Sink};
 use tokio::sync::{oneshot, watch};
 
 use crate::config::{ConfigError, KafkaConfig, Settings};
@@ -17,6 +18,9 @@ use crate::inbox::{Event, Inbox};
 use crate::scout::{Ask, Scout};
 use crate::sender::Sender;
 use crate::topics::{self, Standing};
+
+/// The longest wait for the answer to `probe`.
+const PROBE_MAX: Duration = Duration::from_secs(15);
 
 /// One cluster. Dropping it without `stop` leaves the rows in flight unknown.
 pub struct KafkaPublisher {
@@ -69,6 +73,20 @@ impl Drop for Stopped {
     }
 }
 
+impl KafkaPublisher {
+    /// What the cluster says of a topic; `None` once the adapter has stopped. The scout may be in the middle of
+    /// other questions that nobody answers.
+    async fn standing(&self, topic: &str) -> Option<Standing> {
+        let (reply, answer) = oneshot::channel();
+        // A scout that is gone drops the question, and with it the reply.
+        let _ = self.asks.send(Ask::Probe(topic.to_owned(), reply));
+        match tokio::time::timeout(PROBE_MAX, answer).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => Some(Standing::Unasked(format!("no broker answered within {} s", PROBE_MAX.as_secs()))),
+        }
+    }
+}
+
 impl Publisher for KafkaPublisher {
     fn sink(&self) -> Sink {
         Sink::Kafka
@@ -94,16 +112,23 @@ impl Publisher for KafkaPublisher {
             if let Some(fault) = topics::name_fault(&address.destination) {
                 return Ok(Some(format!("'{}' cannot be a topic: {fault}", address.destination)));
             }
-            let (reply, answer) = oneshot::channel();
-            let ask = Ask::Probe(address.destination.clone(), reply);
-            // A scout that is gone drops the question, and with it the reply.
-            let _ = self.asks.send(ask);
-            match answer.await {
-                Ok(Standing::Exists(_)) => Ok(None),
-                Ok(Standing::Away(detail)) => Ok(Some(detail)),
-                Ok(Standing::Unasked(detail)) => Err(detail),
-                Err(_) => Err("the Kafka adapter has stopped".to_owned()),
+            match self.standing(&address.destination).await {
+                Some(Standing::Exists(_)) => Ok(None),
+                Some(Standing::Away(detail)) => Ok(Some(detail)),
+                Some(Standing::Unasked(detail)) => Err(detail),
+                None => Err("the Kafka adapter has stopped".to_owned()),
             }
+        }
+        .boxed()
+    }
+
+    fn remarks<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, Vec<Remark>> {
+        async move {
+            let Some(Standing::Exists(limits)) = self.standing(&address.destination).await else { return Vec::new() };
+            let size = limits.batch_max_bytes.map(Remark::BytesMax);
+            let compacted = limits.compacted.then_some(Remark::Compacted);
+            let one = (limits.in_sync_min == Some(1)).then_some(Remark::OneConfirms);
+            size.into_iter().chain(compacted).chain(one).collect()
         }
         .boxed()
     }

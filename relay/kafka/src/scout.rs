@@ -131,6 +131,11 @@ impl Scout {
             return Limits::default();
         };
         let number = |key: &str| config.get(key)?.value.as_ref()?.parse().ok();
-        Limits { batch_max_bytes: number("max.message.bytes"), in_sync_min: number("min.insync.replicas") }
+        let policy = config.get("cleanup.policy").and_then(|entry| entry.value.as_deref());
+        Limits {
+            batch_max_bytes: number("max.message.bytes"),
+            in_sync_min: number("min.insync.replicas"),
+            compacted: policy.is_some_and(|policy| policy.contains("compact")),
+        }
     }
 }

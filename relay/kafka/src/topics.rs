@@ -35,6 +35,8 @@ pub(crate) struct Limits {
     pub batch_max_bytes: Option<usize>,
     /// `min.insync.replicas`.
     pub in_sync_min: Option<usize>,
+    /// `cleanup.policy` has `compact`.
+    pub compacted: bool,
 }
 
 /// Finds what speaks against writing to a topic.

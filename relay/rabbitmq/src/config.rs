@@ -152,7 +152,15 @@ impl RabbitmqConfig {
         &self.options
     }
 
-    pub(crate) fn message_bytes_max(&self) -> usize {
+    /// `rabbitmq.order = "pipelined"`.
+    #[must_use]
+    pub const fn is_pipelined(&self) -> bool {
+        self.options.pipelined
+    }
+
+    /// The largest body that is sent, unless the broker says that it takes less.
+    #[must_use]
+    pub fn message_bytes_max(&self) -> usize {
         self.options.message_bytes_max.unwrap_or(MESSAGE_BYTES_MAX_DEFAULT)
     }
 
