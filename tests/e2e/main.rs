@@ -20,6 +20,7 @@ mod fidelity;
 mod kill9;
 mod kit;
 mod late_commits;
+mod metrics_truth;
 mod mutants;
 mod operate;
 mod order;
