@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, StreamConsumer};
@@ -120,6 +120,18 @@ impl Kafka {
         }
         self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(name.to_owned());
         self.partitions(name).await.map(|_| ())
+    }
+
+    /// Makes a topic grow to so many partitions.
+    ///
+    /// # Errors
+    /// When the broker refuses.
+    pub async fn add_partitions(&self, topic: &str, count: usize) -> Result<()> {
+        let wanted = NewPartitions::new(topic, count);
+        for result in self.admin()?.create_partitions([&wanted], &AdminOptions::new()).await? {
+            result.map_err(|(name, code)| anyhow::anyhow!("adding partitions to {name}: {code}"))?;
+        }
+        Ok(())
     }
 
     /// Deletes a topic; one that does not exist is no error.
