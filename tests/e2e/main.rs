@@ -9,6 +9,7 @@ mod check;
 mod demo;
 mod deploy;
 mod drill;
+mod errors;
 mod failures_backlog;
 mod failures_blame;
 mod failures_database;

@@ -76,6 +76,42 @@ impl Reason {
             Self::Unknown => "unknown",
         }
     }
+
+    /// What an operator does about it.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::Broker => "bring the broker up, or correct its address or login: its rows follow by themselves",
+            Self::Unroutable => {
+                "bind a queue to the exchange for this routing key, or change the route: the rows follow by themselves"
+            }
+            Self::NoExchange => {
+                "declare the exchange, permit the relay to write to it, or change the route: the rows follow by themselves"
+            }
+            Self::NoTopic => {
+                "create the topic, permit the relay to write to it, or change the route: the rows follow by themselves"
+            }
+            Self::Nack => "see the broker's log and the queue's limits: the row is tried again by itself",
+            Self::QueueFull => "let consumers catch up, or raise the queue's limit: the row is tried again by itself",
+            Self::Size => {
+                "raise the broker's limit, or make the message smaller in its producer; then retry, or discard"
+            }
+            Self::Name => "give the row, or the route, a name that the broker can have; then retry, or discard",
+            Self::Encoding => "mend the column that is named; then retry, or discard",
+            Self::ReservedHeader => {
+                "rename the header in the row: id, content-type, ordering-key and tombstone are the relay's; then retry, or discard"
+            }
+            Self::NoRoute => {
+                "add a route or a field that the route's template names, or extend `allow`; then retry, or discard"
+            }
+            Self::ChannelError => "see the broker's log for what it minds about this message; then retry, or discard",
+            Self::Rejected => {
+                "see the error, and the broker's log, for what it minds about this message; then retry, or discard"
+            }
+            Self::Behind => "nothing: an earlier row of its ordering key waits, and it follows that one",
+            Self::Unknown => "nothing: it goes again with the same id",
+        }
+    }
 }
 
 impl fmt::Display for Reason {

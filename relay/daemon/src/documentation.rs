@@ -75,6 +75,17 @@ fn the_metrics_of_a_running_registry_are_those_of_the_table() {
 }
 
 #[test]
+fn every_reason_says_what_to_do_and_the_list_for_operators_too() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../MESSAGES.md");
+    let text = std::fs::read_to_string(path).expect("relay/MESSAGES.md is there");
+    let (_, rest) = text.split_once("\n## Why a row waits or is parked\n").expect("the heading is there");
+    let rows = rows(rest.split("\n## ").next().unwrap_or_default());
+    let listed: Vec<(&str, &str)> = rows.iter().map(|row| (plain(&row[0]), row[1].as_str())).collect();
+    let expected: Vec<(&str, &str)> = Reason::ALL.iter().map(|reason| (reason.as_str(), reason.advice())).collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
 fn every_command_and_exit_code_is_documented() {
     let section = section("Commands");
     let command = Cli::command();

@@ -5,6 +5,7 @@
 
 use std::io::{BufRead as _, IsTerminal as _, Write};
 
+use outbox_core::Reason;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
@@ -106,6 +107,9 @@ async fn show(database: &Database, seqs: &[i64], payload: bool, form: Output, ou
     for entry in entries {
         let content = if payload { content(&transaction, entry.seq).await? } else { None };
         let mut document = serde_json::to_value(&entry).map_err(anyhow::Error::new)?;
+        if let Some(reason) = Reason::ALL.iter().find(|reason| reason.as_str() == entry.reason) {
+            document["action"] = json!(reason.advice());
+        }
         if let Some(content) = content {
             document["content"] = serde_json::to_value(&content).map_err(anyhow::Error::new)?;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_core::{Backoff, BackoffPolicy, DatabaseLink, Finish, Link, Observer, OnPark, Relay, Shared, Sink, Sinks};
 use outbox_postgres::{PostgresConfig, PostgresSource, SESSION_CONNECTIONS};
-use outbox_schema::{Schema, check_version};
+use outbox_schema::{MigrateError, Schema, check_version};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -158,6 +158,8 @@ impl Parts {
                         return Ok(());
                     }
                     Ok(verdict) => return Err(Failure::text(Exit::Configuration, verdict.to_string())),
+                    // A right that is missing comes with a grant, not with time.
+                    Err(error @ MigrateError::Denied { .. }) => Failure::new(Exit::Configuration, error),
                     Err(error) => Failure::new(Exit::Unavailable, error),
                 },
                 Err(failure) => failure,
