@@ -161,6 +161,17 @@ async fn changes_around_the_schemas_rules_are_found() -> Result<()> {
             "outbox.message",
             format!("{table} RESET (autovacuum_enabled)"),
         ),
+    ] {
+        bed.expect(&change, name, severity, word, &back).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn changes_that_lose_rows_or_stop_the_relay_are_found() -> Result<()> {
+    let bed = Bed::new().await?;
+    let table = "ALTER TABLE outbox.message";
+    for (change, name, severity, word, back) in [
         (
             "REVOKE DELETE ON outbox.held FROM outbox_relay".to_owned(),
             "privileges_missing",

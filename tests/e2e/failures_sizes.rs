@@ -104,6 +104,10 @@ async fn f45_a_column_that_cannot_be_read_parks_its_row_and_is_named() -> Result
         ("content_type", "'no type', 't', '{}', NULL, now()"),
         ("created_at", "'no time', 't', '{}', 'text/plain', NULL"),
         ("headers", "'no object', 't', '[1]', 'text/plain', now()"),
+        (
+            "headers",
+            "'deep', 't', ('{\"a\":' || repeat('[', 2000) || repeat(']', 2000) || '}')::jsonb, 'text/plain', now()",
+        ),
     ];
     for (_, values) in columns {
         scene.commit(5, 5).await?;

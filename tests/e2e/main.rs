@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod campaign;
 mod brokers;
+mod campaign;
 mod catalogue;
 mod check;
 mod demo;

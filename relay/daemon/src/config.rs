@@ -19,6 +19,8 @@ mod settings;
 mod value;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;

@@ -106,6 +106,9 @@ fn varint(number: usize) -> usize {
 }
 
 #[cfg(test)]
+#[path = "message_properties.rs"]
+mod properties;
+#[cfg(test)]
 mod tests {
     use outbox_core::{Headers, RowId, TxId};
     use rdkafka::message::Headers as _;

@@ -138,5 +138,8 @@ fn impossible(reason: Reason, detail: String) -> Outcome {
 }
 
 #[cfg(test)]
+#[path = "message_properties.rs"]
+mod properties;
+#[cfg(test)]
 #[path = "message_tests.rs"]
 mod tests;
