@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
@@ -23,6 +23,8 @@ const WELL_KNOWN_TOPIC: &str = "__consumer_offsets";
 const CHECK_UP_MS: u64 = 5_000;
 const CHECK_DOWN_MS: u64 = 250;
 const ANSWER_MAX_MS: u64 = 10_000;
+/// A client that got no answer for so long is replaced.
+const CLIENT_LIFE_MIN: Duration = Duration::from_millis(500);
 
 pub(crate) enum Ask {
     /// Whether the cluster answers.
@@ -84,11 +86,18 @@ impl Scout {
     }
 
     fn check(&mut self) {
+        let since = Instant::now();
         let answer = self.metadata(WELL_KNOWN_TOPIC).map(drop);
         self.answered = answer.is_ok();
         self.inbox.event(Event::Checked(answer));
+        // Not after one that failed at once: a client is a handful of threads.
+        if !self.answered && since.elapsed() >= CLIENT_LIFE_MIN {
+            self.renew();
+        }
     }
 
+    /// A new client asks the bootstrap servers again. librdkafka 2.12 was seen, after a restart of the only broker,
+    /// with no thread for any broker left; it then never connected again.
     fn renew(&mut self) {
         match self.settings.admin.create() {
             Ok(admin) => self.admin = admin,
