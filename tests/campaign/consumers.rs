@@ -1,7 +1,7 @@
 //! The consumers of a campaign: they write down every arrival, and come back after the broker was away.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use lapin::types::AMQPValue;
@@ -16,6 +16,7 @@ use crate::evidence::Notes;
 const PREFETCH: u16 = 20;
 const RETRY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(500);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Reads a queue for ever; rests while `resting`.
 pub async fn rabbitmq(url: String, queue: String, notes: Notes, mut resting: watch::Receiver<bool>) {
@@ -36,26 +37,37 @@ async fn read_rabbitmq(url: &str, queue: &str, notes: &Notes, resting: &mut watc
     }
 }
 
-/// Reads a topic from its begin for ever.
+/// Reads a topic from its begin for ever. A client that has been silent for long is replaced: after a restart of the
+/// only broker librdkafka 2.12 may be left without a thread for any broker, and then it never connects again.
 pub async fn kafka(brokers: String, topic: String, notes: Notes) {
+    let mut next = HashMap::new();
     loop {
         let kafka = Kafka::at(&brokers);
         if let Ok(reader) = kafka.reader(&topic).await {
-            read_kafka(&reader, &notes).await;
+            read_kafka(&reader, &notes, &mut next).await;
         }
         tokio::time::sleep(RETRY).await;
     }
 }
 
-async fn read_kafka(reader: &kafka::Reader, notes: &Notes) {
-    loop {
+/// Until nothing came for long. `next` is the first offset of each partition that was not read yet.
+async fn read_kafka(reader: &kafka::Reader, notes: &Notes, next: &mut HashMap<i32, i64>) {
+    let mut heard = Instant::now();
+    while heard.elapsed() < SILENCE_MAX {
         match reader.next(LOOK).await {
-            Ok(Some(record)) => match of_kafka(&record) {
-                Ok(arrival) => notes.arrived(arrival, false),
-                Err(error) => notes.arrived(unreadable(&error), false),
-            },
+            Ok(Some(record)) => {
+                heard = Instant::now();
+                let next = next.entry(record.partition).or_default();
+                if record.offset < *next {
+                    continue;
+                }
+                *next = record.offset + 1;
+                match of_kafka(&record) {
+                    Ok(arrival) => notes.arrived(arrival, false),
+                    Err(error) => notes.arrived(unreadable(&error), false),
+                }
+            }
             Ok(None) => {}
-            // The client comes back by itself; a new one would read everything again.
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     }
