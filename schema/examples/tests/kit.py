@@ -158,6 +158,14 @@ class Stage:
         yield
         self.db.execute("SELECT pg_advisory_unlock(1)")
 
+    def no_sessions(self):
+        """Waits for the sessions of a relay that was killed: its last mark may still wait, and would go on later."""
+        sql = (
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'outbox-relay'"
+        )
+        wait_until("the dead relay's sessions to end", lambda: self.one(sql) == 0)
+
     def relay(self, **environment):
         """A relay that has its lanes. What is quicker than by default only spares the test its waits."""
         quick = {"OUTBOX__LEASE__TTL_MS": "3000", "OUTBOX__POLL__MAX_MS": "50"}

@@ -80,6 +80,7 @@ def test_the_mailer_and_the_relay_killed_at_any_step_mail_once(stage, program, b
         assert issue(stage, program, names, broker.topic)[0] == 0
         wait_until("all messages at the broker", lambda: broker.arrived() == len(names))
         relay.kill()  # Between publish and mark.
+        stage.no_sessions()
         for boundary in MAIL_BOUNDARIES:
             mailer = start_mailer(stage, program, broker, KILL_AT=boundary)
             assert mailer.wait_exit() == KILLED, mailer.text()
