@@ -30,8 +30,8 @@ use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 use crate::signals::Stop;
 
-/// Rows are allocated on one thread and freed on another; with glibc's allocator that took a quarter of the relay's
-/// time, with jemalloc a tenth (`benches/README.md`).
+/// Rows are allocated on one thread and freed on another, which took glibc's allocator a quarter of the relay's time
+/// (`benches/README.md`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
