@@ -37,3 +37,41 @@ fn parked(outcome: Outcome) -> Verdicted {
     };
     Verdicted { state: HoldState::Parked, reason, detail, attempts: 0, delay_ms: None, opens: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Sink;
+    use crate::headers::Headers;
+    use crate::row::{Row, RowId, Timestamp, TxId};
+    use crate::source::Origin;
+
+    fn claimed(seq: i64, topic: &str) -> Claimed {
+        let id = RowId { seq, tx: TxId(1) };
+        let row = Row {
+            id,
+            idempotency_key: format!("work:{seq}"),
+            topic: topic.into(),
+            ordering_key: None,
+            payload: None,
+            content_type: "text/plain".into(),
+            headers: Headers::default(),
+            created_at: Timestamp(0),
+            available_at: None,
+            attempts: 0,
+            held_since: None,
+        };
+        Claimed { id, origin: Origin::Fresh, ordering_key: None, content: Content::Row(Arc::new(row)) }
+    }
+
+    #[test]
+    fn rows_share_an_address_only_where_it_is_theirs() {
+        let topics = ["a", "a", "b", "a"];
+        let rows = (1..).zip(topics).map(|(seq, topic)| claimed(seq, topic)).collect();
+        let mapped = map(&Routes::for_single(Sink::Rabbitmq), rows);
+        let addresses: Vec<&Arc<Address>> = mapped.iter().map(|row| row.target.as_ref().expect("an address")).collect();
+        let keys: Vec<&str> = addresses.iter().map(|address| address.routing_key.as_str()).collect();
+        assert_eq!(keys, topics);
+        assert!(Arc::ptr_eq(addresses[0], addresses[1]));
+    }
+}

@@ -36,6 +36,27 @@ async fn the_byte_bound_cuts_and_always_lets_one_row_pass() {
     }
 }
 
+/// Topics and content types are shared by the rows of a page, each with those that are its own.
+#[tokio::test]
+async fn each_row_has_its_own_words() {
+    let f = Fixture::new().await;
+    for _ in 0..4 {
+        f.row(0).await;
+    }
+    let sql = "UPDATE outbox.message SET topic = 't' || seq / 2 % 2, content_type = 'c' || seq % 2";
+    f.client.execute(sql, &[]).await.expect("update");
+    // By the whole statement first, and then by the short one.
+    for _ in 0..2 {
+        let page = f.page(|_| {}).await;
+        assert_eq!(page.rows.len(), 4);
+        for claimed in &page.rows {
+            let Content::Row(row) = &claimed.content else { panic!("a row without content") };
+            assert_eq!(*row.topic, *format!("t{}", row.id.seq / 2 % 2));
+            assert_eq!(*row.content_type, *format!("c{}", row.id.seq % 2));
+        }
+    }
+}
+
 #[tokio::test]
 async fn low_and_the_rows_in_memory_are_left_out() {
     let f = Fixture::new().await;

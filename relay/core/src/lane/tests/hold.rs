@@ -123,3 +123,17 @@ fn attempts_never_fall_below_what_the_row_brought() {
     assert_eq!(order.entries[0].attempts, 7);
     assert!(order.entries[0].gates.contains(&"rabbitmq/events/a".to_owned()));
 }
+
+/// A probe that is behind a failure leaves memory unpublished: its breaker must be free for others then.
+#[test]
+fn a_probe_is_in_hand_until_its_row_leaves() {
+    let mut lane = Checked::new(false);
+    let held = |probe| Origin::Held { probe };
+    lane.page(vec![mapped(1, "k", held(false), "a"), mapped(2, "k", held(true), "b"), fresh(3, "other")]);
+    assert_eq!(lane.0.probe_gates(), address("b").gates());
+    let sent = lane.publish().expect("1");
+    lane.fail(sent, nacked());
+    assert_eq!(lane.0.probe_gates(), address("b").gates(), "until the hold is committed");
+    lane.hold();
+    assert!(lane.0.probe_gates().is_empty());
+}
