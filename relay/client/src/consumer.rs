@@ -12,8 +12,17 @@ use tokio_postgres::{Client, NoTls, Transaction};
 use crate::error::{BoxError, Error};
 use crate::inbox::{Inbox, Message, Outcome, still_good};
 
+/// The header of a dead letter that says why it is one: `no_id`, `other_body`, `refused` or `attempts`.
+pub const REASON_HEADER: &str = "outbox-reason";
+
+/// How long a dead letter may take until its broker has confirmed it.
+pub(crate) const DEAD_LETTER_MAX: Duration = Duration::from_secs(60);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Of a database that says nothing: while connecting, and while it should take what was sent or show that it is there.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 
 /// The work of one message.
 pub trait Handler: Sync {
@@ -27,6 +36,12 @@ pub trait Handler: Sync {
     /// Called after the commit and before the acknowledgement, for logs and counters. Not for work: after a crash it
     /// is called again, or was not called at all.
     fn committed(&self, _message: &Message, _outcome: Outcome<()>) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// Called for each attempt that failed, with the reason: for logs and counters. The consumer itself logs nothing.
+    /// What follows (another attempt, the dead-letter route, the end of the consumer) is not this function's to decide.
+    fn failed(&self, _message: &Message, _error: &(dyn StdError + Send + Sync)) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
@@ -45,9 +60,19 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Five attempts, a second after the first.
+    /// Five attempts, a second after the first. Where the database's configuration has no time-outs, it gets some: 10 s
+    /// to connect, 20 s for what was sent, keepalives after 10 s.
     #[must_use]
-    pub fn new(database: tokio_postgres::Config, consumer: &str) -> Self {
+    pub fn new(mut database: tokio_postgres::Config, consumer: &str) -> Self {
+        if database.get_connect_timeout().is_none() {
+            database.connect_timeout(CONNECT_MAX);
+        }
+        if database.get_tcp_user_timeout().is_none() {
+            database.tcp_user_timeout(SILENCE_MAX);
+        }
+        if database.get_keepalives_interval().is_none() {
+            database.keepalives_idle(KEEPALIVE_IDLE).keepalives_interval(KEEPALIVE_IDLE / 2).keepalives_retries(3);
+        }
         let retry_pause = Duration::from_secs(1);
         Self { database, consumer: consumer.to_owned(), attempts_max: 5, retry_pause }
     }
@@ -60,6 +85,11 @@ pub enum ConsumeError {
     Broker { what: &'static str, source: BoxError },
     #[error("the broker did not take the dead letter of message {id:?}")]
     DeadLetter { id: String, source: Option<BoxError> },
+    #[error(
+        "the database refuses the inbox, and trying again does not help: {source}; see its login, the schema `inbox` and \
+         the rights on it (schema/README.md)"
+    )]
+    Database { source: BoxError },
 }
 
 impl ConsumeError {
@@ -97,9 +127,17 @@ pub(crate) enum Fate {
 }
 
 /// How one attempt failed.
-enum Failure {
+struct Failure {
+    kind: Kind,
+    error: BoxError,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
     /// Nothing about the message is known to be wrong.
     Database,
+    /// Neither is here, but only an operator can help.
+    Operator,
     SetAside(SetAside),
     /// By the handler's own fault.
     Work,
@@ -107,13 +145,21 @@ enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        match error {
-            Error::OtherBody(_) => Self::SetAside(SetAside::OtherBody),
-            Error::Refused(_) => Self::SetAside(SetAside::Refused),
-            Error::Again(_) | Error::Database(_) => Self::Database,
-            Error::OtherContent(_) => Self::Work,
-        }
+        let kind = match &error {
+            Error::OtherBody(_) => Kind::SetAside(SetAside::OtherBody),
+            Error::Refused(_) => Kind::SetAside(SetAside::Refused),
+            Error::Database(error) if is_lasting(error) => Kind::Operator,
+            Error::Again(_) | Error::Database(_) => Kind::Database,
+            Error::OtherContent(_) => Kind::Work,
+        };
+        Self { kind, error: error.into() }
     }
+}
+
+/// A refused login, no such database or schema, no such function, no right to it.
+fn is_lasting(error: &tokio_postgres::Error) -> bool {
+    let code = error.code().map_or("", tokio_postgres::error::SqlState::code);
+    ["28", "3D", "3F", "42"].iter().any(|class| code.starts_with(class))
 }
 
 /// Works on one message after the other, on a database connection of its own.
@@ -129,22 +175,28 @@ impl<'a, H: Handler> Worker<'a, H> {
     }
 
     /// Returns when the message may be acknowledged or must be set aside. Dropped before, it leaves nothing done.
-    pub(crate) async fn work(&mut self, id: Option<String>, body: Vec<u8>) -> Fate {
-        let Some(id) = id else { return Fate::SetAside(SetAside::NoId) };
+    pub(crate) async fn work(&mut self, id: Option<String>, body: Vec<u8>) -> Result<Fate, ConsumeError> {
+        let Some(id) = id else { return Ok(Fate::SetAside(SetAside::NoId)) };
         let message = Message { id, body };
         let (mut attempts, mut failures) = (0, 0);
         loop {
             match self.attempt(&message).await {
                 Ok(outcome) => {
                     self.handler.committed(&message, outcome).await;
-                    return Fate::Acknowledge;
+                    return Ok(Fate::Acknowledge);
                 }
-                Err(Failure::SetAside(why)) => return Fate::SetAside(why),
-                Err(Failure::Database) => {}
-                Err(Failure::Work) => attempts += 1,
+                Err(Failure { kind, error }) => {
+                    self.handler.failed(&message, &*error).await;
+                    match kind {
+                        Kind::SetAside(why) => return Ok(Fate::SetAside(why)),
+                        Kind::Operator => return Err(ConsumeError::Database { source: error }),
+                        Kind::Database => {}
+                        Kind::Work => attempts += 1,
+                    }
+                }
             }
             if attempts >= self.settings.attempts_max.max(1) {
-                return Fate::SetAside(SetAside::Attempts);
+                return Ok(Fate::SetAside(SetAside::Attempts));
             }
             tokio::time::sleep(pause(self.settings.retry_pause, failures)).await;
             failures += 1;
@@ -153,7 +205,7 @@ impl<'a, H: Handler> Worker<'a, H> {
 
     /// claim → work → commit. A commit without an answer is tried again: if it happened, the claim says so.
     async fn attempt(&mut self, message: &Message) -> Result<Outcome<()>, Failure> {
-        let client = connected(&mut self.client, &self.settings.database).await.map_err(|_| Failure::Database)?;
+        let client = connected(&mut self.client, &self.settings.database).await.map_err(Error::from)?;
         let transaction = client.transaction().await.map_err(Error::from)?;
         let mut outcome = Outcome::Repeated;
         if Inbox::claim(&transaction, &self.settings.consumer, message).await? {
@@ -165,17 +217,14 @@ impl<'a, H: Handler> Worker<'a, H> {
             if let Err(error) = worked {
                 // The rollback goes out before anything else is sent on this connection.
                 drop(transaction);
-                return Err(if client.is_closed() || is_the_databases(&*error) {
-                    Failure::Database
-                } else {
-                    Failure::Work
-                });
+                let kind = if client.is_closed() || is_the_databases(&*error) { Kind::Database } else { Kind::Work };
+                return Err(Failure { kind, error });
             }
         }
         match transaction.commit().await.map_err(Error::from) {
             Ok(()) => Ok(outcome),
             // A constraint that is checked at the end speaks of the work, not of the message.
-            Err(Error::Refused(_)) => Err(Failure::Work),
+            Err(error @ Error::Refused(_)) => Err(Failure { kind: Kind::Work, error: error.into() }),
             Err(other) => Err(other.into()),
         }
     }

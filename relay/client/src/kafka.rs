@@ -4,21 +4,13 @@
 //! after the transaction; what cannot be done goes to the dead-letter topic, confirmed by all in-sync replicas, before
 //! its offset is committed. It deliberately creates no topic, and ends when the broker fails: run it again.
 
-use std::time::Duration;
-
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use rdkafka::message::{BorrowedMessage, Header, Headers, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 
-use crate::consumer::{ConsumeError, Fate, Handler, SetAside, Settings, Worker};
-
-/// The header of a dead letter that says why it is one: `no_id`, `other_body`, `refused` or `attempts`.
-pub const REASON_HEADER: &str = "outbox-reason";
-
-/// How long a dead letter may take; also the longest that the producer itself tries.
-const DEAD_LETTER_MAX: Duration = Duration::from_secs(60);
+use crate::consumer::{ConsumeError, DEAD_LETTER_MAX, Fate, Handler, REASON_HEADER, SetAside, Settings, Worker};
 
 /// What to consume.
 #[derive(Clone)]
@@ -36,7 +28,7 @@ impl Consumer {
     /// record, whose offset was not committed, comes again.
     ///
     /// # Errors
-    /// When the broker fails. What was not committed comes again.
+    /// When the broker fails, or the database refuses the inbox. What was not committed comes again.
     pub async fn run(&self, handler: &impl Handler, stop: impl Future<Output = ()>) -> Result<(), ConsumeError> {
         tokio::select! {
             () = stop => Ok(()),
@@ -58,7 +50,7 @@ impl Consumer {
         loop {
             let record = consumer.recv().await.map_err(failed("consuming"))?;
             let body = record.payload().unwrap_or_default().to_vec();
-            if let Fate::SetAside(why) = worker.work(id_of(&record), body).await {
+            if let Fate::SetAside(why) = worker.work(id_of(&record), body).await? {
                 self.set_aside(&dead, &record, why).await?;
             }
             consumer.commit_message(&record, CommitMode::Sync).map_err(failed("committing an offset"))?;

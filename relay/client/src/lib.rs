@@ -43,7 +43,7 @@ pub mod kafka;
 pub mod rabbitmq;
 
 #[cfg(any(feature = "rabbitmq", feature = "kafka"))]
-pub use consumer::{ConsumeError, Handler, Settings};
+pub use consumer::{ConsumeError, Handler, REASON_HEADER, Settings};
 pub use enqueue::{Event, enqueue};
 pub use error::{BoxError, Error, ProcessError};
 pub use inbox::{Inbox, Message, Outcome};

@@ -4,6 +4,8 @@
 //! after the commit; what cannot be done goes to the dead-letter route, confirmed, before it is acknowledged. It
 //! deliberately declares no queue and no exchange, and ends when the broker fails: run it again.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::{
@@ -11,11 +13,13 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
+use tokio::time::timeout;
 
-use crate::consumer::{ConsumeError, Fate, Handler, SetAside, Settings, Worker};
+use crate::consumer::{ConsumeError, DEAD_LETTER_MAX, Fate, Handler, REASON_HEADER, SetAside, Settings, Worker};
 
-/// The header of a dead letter that says why it is one: `no_id`, `other_body`, `refused` or `attempts`.
-pub const REASON_HEADER: &str = "outbox-reason";
+/// A broker that accepts a connection and says nothing is given up after this, and one that does not say good-bye.
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Where dead letters go. It must exist and lead to a queue.
 #[derive(Debug, Clone)]
@@ -42,12 +46,13 @@ impl Consumer {
     /// message, not acknowledged, comes again.
     ///
     /// # Errors
-    /// When the broker fails. What was not acknowledged comes again.
+    /// When the broker fails, or the database refuses the inbox. What was not acknowledged comes again.
     pub async fn run(&self, handler: &impl Handler, stop: impl Future<Output = ()>) -> Result<(), ConsumeError> {
         tokio::pin!(stop);
         let connection = tokio::select! {
             () = &mut stop => return Ok(()),
-            connected = Connection::connect(&self.url, ConnectionProperties::default()) => {
+            connected = timeout(CONNECT_MAX, Connection::connect(&self.url, ConnectionProperties::default())) => {
+                let connected = connected.map_err(ConsumeError::broker("connecting"))?;
                 connected.map_err(ConsumeError::broker("connecting"))?
             }
         };
@@ -56,7 +61,7 @@ impl Consumer {
             ended = self.consume(&connection, handler) => ended,
         };
         // Its failure adds nothing: the broker notices by itself that nobody is there.
-        let _ = connection.close(200, ShortString::from("stopped")).await;
+        let _ = timeout(CLOSE_MAX, connection.close(200, ShortString::from("stopped"))).await;
         ended
     }
 
@@ -80,7 +85,7 @@ impl Consumer {
         while let Some(delivery) = deliveries.next().await {
             let delivery = delivery.map_err(failed("consuming"))?;
             let id = delivery.properties.message_id().as_ref().map(ToString::to_string);
-            if let Fate::SetAside(why) = worker.work(id, delivery.data.clone()).await {
+            if let Fate::SetAside(why) = worker.work(id, delivery.data.clone()).await? {
                 self.set_aside(&dead, &delivery, why).await?;
             }
             delivery.ack(BasicAckOptions::default()).await.map_err(failed("acknowledging"))?;
@@ -104,9 +109,10 @@ impl Consumer {
                 .await?
                 .await
         };
-        match sent.await {
-            Ok(Confirmation::Ack(None)) => Ok(()),
-            Ok(_) => Err(ConsumeError::DeadLetter { id, source: None }),
+        match timeout(DEAD_LETTER_MAX, sent).await {
+            Ok(Ok(Confirmation::Ack(None))) => Ok(()),
+            Ok(Ok(_)) => Err(ConsumeError::DeadLetter { id, source: None }),
+            Ok(Err(error)) => Err(ConsumeError::DeadLetter { id, source: Some(error.into()) }),
             Err(error) => Err(ConsumeError::DeadLetter { id, source: Some(error.into()) }),
         }
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use outbox_client::rabbitmq::{Consumer, DeadLetterRoute, REASON_HEADER};
-use outbox_client::{BoxError, Handler, Message, Outcome, Settings};
+use outbox_client::rabbitmq::{Consumer, DeadLetterRoute};
+use outbox_client::{BoxError, Handler, Message, Outcome, REASON_HEADER, Settings};
 use tokio::sync::Notify;
 use tokio_postgres::Transaction;
 
@@ -86,6 +86,7 @@ impl Queues {
 #[derive(Default)]
 struct Scripted {
     attempts: Mutex<HashMap<String, u32>>,
+    failures: Mutex<Vec<(String, String)>>,
     begun: Notify,
     done: Notify,
 }
@@ -129,6 +130,10 @@ impl Handler for Scripted {
             self.done.notify_one();
         }
     }
+
+    async fn failed(&self, message: &Message, error: &(dyn std::error::Error + Send + Sync)) {
+        self.failures.lock().unwrap().push((message.id.clone(), error.to_string()));
+    }
 }
 
 async fn run_until_last(consumer: &Consumer, handler: &Scripted) {
@@ -162,6 +167,10 @@ async fn each_message_has_one_effect_and_what_cannot_be_done_is_set_aside() {
     }
     run_until_last(&queues.consumer(&database), &handler).await;
     assert_eq!(["a", "b", "c", "d"].map(|id| handler.attempts(id)), [1, 3, 3, 5]);
+    let failures = |id: &str| handler.failures.lock().unwrap().iter().filter(|(of, _)| of == id).count();
+    assert_eq!(["a", "b", "c", "last"].map(failures), [1, 3, 2, 0], "each failure is told");
+    // A lost connection may be found out by the next attempt's first statement too.
+    assert!(failures("d") >= 4, "each lost database is told");
     assert_eq!(database.count("effect").await, 4);
     assert_eq!(database.count("effect WHERE id IN ('a', 'c', 'd', 'last')").await, 4);
     let expected = [
@@ -212,5 +221,20 @@ async fn without_a_dead_letter_queue_nothing_is_dropped() {
     queues.publish(Some("last"), "x").await;
     run_until_last(&consumer, &handler).await;
     assert_eq!(queues.dead_letter().await.unwrap().1, "no_id");
+    queues.delete().await;
+}
+
+/// What only an operator can mend ends the consumer with a word of what it is; the message comes again.
+#[tokio::test]
+async fn a_database_without_the_inbox_is_an_error_and_no_endless_wait() {
+    let (database, queues, handler) = (database().await, Queues::new().await, Scripted::default());
+    database.client().await.batch_execute("DROP SCHEMA inbox CASCADE").await.unwrap();
+    queues.publish(Some("a"), "x").await;
+    let consumer = queues.consumer(&database);
+    let ended = tokio::time::timeout(WAIT_MAX, consumer.run(&handler, std::future::pending())).await;
+    let error = ended.expect("the consumer goes on").unwrap_err().to_string();
+    assert!(error.contains("inbox") && error.contains("3F000"), "{error}");
+    assert_eq!(handler.attempts("a"), 0);
+    assert!(queues.dead_letter().await.is_none(), "the message is not to blame");
     queues.delete().await;
 }
