@@ -145,14 +145,6 @@ impl Rig {
         all
     }
 
-    /// The answers that are there, at least one.
-    pub async fn some_answers(&mut self) -> Vec<Answer> {
-        let mut answers = Vec::new();
-        let count = tokio::time::timeout(PATIENCE, self.answers.recv_many(&mut answers, 1_000)).await;
-        assert!(count.expect("an answer comes") > 0);
-        answers
-    }
-
     pub fn nothing_more(&mut self) {
         assert!(self.answers.try_recv().is_err(), "a row answered twice");
     }

@@ -11,4 +11,3 @@ mod alarms;
 mod delivery;
 mod limits;
 mod outages;
-mod throughput;
