@@ -43,14 +43,14 @@ pub(crate) async fn claim(
 ) -> Result<(Page, Lsn), SourceError> {
     let hint = fresh_only.of(request.lease.lane);
     if hint.load(Ordering::Relaxed) {
-        let reader = query_fresh(connection, config, request).await?;
+        let reader = query(connection, config, request, Form::Short).await?;
         let cut = reader.rows.len() >= request.rows_max || reader.bytes_to >= bytes_max(request);
         let (page, facts) = reader.end(request, cut)?;
         if facts.fresh_only {
             return Ok((page, facts.wal));
         }
     }
-    let reader = query(connection, config, request).await?;
+    let reader = query(connection, config, request, Form::Whole).await?;
     let found = reader.found;
     let cut = found >= rows_max(request) || found > i64::try_from(reader.rows.len()).unwrap_or(i64::MAX);
     let (page, facts) = reader.end(request, cut)?;
@@ -58,46 +58,43 @@ pub(crate) async fn claim(
     Ok((page, facts.wal))
 }
 
-async fn query_fresh(
-    connection: &Connection,
-    config: &PostgresConfig,
-    request: &ClaimRequest,
-) -> Result<PageReader, SourceError> {
-    let mut reader = PageReader::default();
-    let parameters: [Parameter<'_>; 8] = [
-        (&config.source, Type::TEXT),
-        (&request.lease.lane, Type::INT2),
-        (&request.low, Type::INT8),
-        (&request.exclude, Type::INT8_ARRAY),
-        (&rows_max(request), Type::INT8),
-        (&bytes_max(request), Type::INT8),
-        (&request.block_key, Type::BOOL),
-        (&config.relay_id, Type::UUID),
-    ];
-    connection.for_each(include_str!("sql/claim_fresh.sql"), &parameters, |row| reader.row(row)).await?;
-    Ok(reader)
+/// Which statement asks for a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// `claim_fresh.sql`
+    Short,
+    /// `claim.sql`
+    Whole,
 }
 
 async fn query(
     connection: &Connection,
     config: &PostgresConfig,
     request: &ClaimRequest,
+    form: Form,
 ) -> Result<PageReader, SourceError> {
-    let mut reader = PageReader::default();
-    let parameters: [Parameter<'_>; 11] = [
+    let (rows_max, bytes_max) = (rows_max(request), bytes_max(request));
+    let mut parameters: Vec<Parameter<'_>> = vec![
         (&config.source, Type::TEXT),
         (&request.lease.lane, Type::INT2),
         (&request.low, Type::INT8),
         (&request.exclude, Type::INT8_ARRAY),
-        (&rows_max(request), Type::INT8),
-        (&bytes_max(request), Type::INT8),
-        (&request.with_held, Type::BOOL),
-        (&request.open_gates, Type::TEXT_ARRAY),
-        (&request.probe_gates, Type::TEXT_ARRAY),
-        (&request.block_key, Type::BOOL),
-        (&config.relay_id, Type::UUID),
+        (&rows_max, Type::INT8),
+        (&bytes_max, Type::INT8),
     ];
-    let sql = if request.with_held { CLAIM } else { &CLAIM_NOT_LOOKING };
+    if form == Form::Whole {
+        parameters.push((&request.with_held, Type::BOOL));
+        parameters.push((&request.open_gates, Type::TEXT_ARRAY));
+        parameters.push((&request.probe_gates, Type::TEXT_ARRAY));
+    }
+    parameters.push((&request.block_key, Type::BOOL));
+    parameters.push((&config.relay_id, Type::UUID));
+    let sql = match form {
+        Form::Short => include_str!("sql/claim_fresh.sql"),
+        Form::Whole if request.with_held => CLAIM,
+        Form::Whole => &CLAIM_NOT_LOOKING,
+    };
+    let mut reader = PageReader::default();
     connection.for_each(sql, &parameters, |row| reader.row(row)).await?;
     Ok(reader)
 }

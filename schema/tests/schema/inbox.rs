@@ -45,18 +45,24 @@ async fn a_stricter_isolation_gets_a_serialization_failure() {
 
 #[tokio::test]
 async fn another_body_under_one_id_is_an_error() {
+    other_bodies_are_refused("inbox.claim('c', 'm', HASH)").await;
+}
+
+/// A claim, with `HASH` where its hash stands: true once, false again and without a hash, an error with another one.
+pub async fn other_bodies_are_refused(claim: &str) {
     let db = Database::migrated().await;
     let client = db.connect().await;
-    let claim = |body: &str| format!("SELECT inbox.claim('c', 'm', pg_catalog.sha256('{body}'))");
-    assert!(one::<bool>(&client, &claim("a")).await);
-    assert!(!one::<bool>(&client, &claim("a")).await);
-    assert!(!one::<bool>(&client, "SELECT inbox.claim('c', 'm', NULL)").await);
-    let said = words(client.query(&claim("b"), &[]).await);
+    let with = |hash: &str| format!("SELECT {}", claim.replace("HASH", hash));
+    let of = |body: &str| with(&format!("pg_catalog.sha256('{body}')"));
+    assert!(one::<bool>(&client, &of("a")).await);
+    assert!(!one::<bool>(&client, &of("a")).await);
+    assert!(!one::<bool>(&client, &with("NULL")).await);
+    let said = words(client.query(&of("b"), &[]).await);
     for body in ["a", "b"] {
         let hash: String = one(&client, &format!("SELECT pg_catalog.encode(pg_catalog.sha256('{body}'), 'hex')")).await;
         assert!(said.contains(&hash), "{said}");
     }
-    assert_eq!(sqlstate(client.query(&claim("b"), &[]).await), "OX002");
+    assert_eq!(sqlstate(client.query(&of("b"), &[]).await), "OX002");
 }
 
 #[tokio::test]

@@ -81,18 +81,7 @@ async fn the_first_result_stays() {
 
 #[tokio::test]
 async fn another_body_under_one_id_is_an_error() {
-    let db = Database::migrated().await;
-    let client = db.connect().await;
-    let claim = |body: &str| format!("SELECT inbox.claim_step('c', 'm', 's', pg_catalog.sha256('{body}'))");
-    assert!(one::<bool>(&client, &claim("a")).await);
-    assert!(!one::<bool>(&client, &claim("a")).await);
-    assert!(!one::<bool>(&client, "SELECT inbox.claim_step('c', 'm', 's')").await);
-    let said = words(client.query(&claim("b"), &[]).await);
-    for body in ["a", "b"] {
-        let hash: String = one(&client, &format!("SELECT pg_catalog.encode(pg_catalog.sha256('{body}'), 'hex')")).await;
-        assert!(said.contains(&hash), "{said}");
-    }
-    assert_eq!(sqlstate(client.query(&claim("b"), &[]).await), "OX002");
+    crate::inbox::other_bodies_are_refused("inbox.claim_step('c', 'm', 's', HASH)").await;
 }
 
 #[tokio::test]
