@@ -63,6 +63,24 @@ async fn f34_f36_rows_above_the_brokers_own_limit_are_found_and_parked_alone() -
     Ok(())
 }
 
+/// 64 lanes' worth of rows that no broker takes, each as large as the whole byte budget: what is parked is not in
+/// memory, so the good rows behind go.
+#[tokio::test]
+async fn f34_parked_rows_leave_the_byte_budget() -> Result<()> {
+    let mut scene = Scene::rabbitmq().await?;
+    let topic = scene.topic.clone();
+    for number in 0..64 {
+        Row::new(&format!("large-{number}"), &topic).text(&"x".repeat(4_096)).insert(&scene.client).await?;
+    }
+    scene.commit(100, 10).await?;
+    let config = "[batch]\nbytes_max = 1024\n[rabbitmq]\nmessage_bytes_max = 2048\n";
+    let mut relay = scene.launch().config(config).start()?;
+    wait_parked(&scene, "size", 64).await?;
+    good_rows_arrived(&mut scene).await?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    Ok(())
+}
+
 /// 100, 131, 140 and 5000 kB of headers against a frame of 128 KiB.
 #[tokio::test]
 async fn f37_large_headers_are_parked_and_cost_no_connection() -> Result<()> {

@@ -126,6 +126,7 @@ impl<S: Session> LaneWorker<S> {
         let mapped: Vec<Mapped> = map(&self.shared.routes, page.rows);
         self.lane.on_page(mapped, &facts, asked.horizon);
         self.return_idle_probes();
+        // Before what was reserved for the claim is given back, lest somebody takes the budget twice.
         self.account();
         Ok(())
     }

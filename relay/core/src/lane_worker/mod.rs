@@ -142,6 +142,8 @@ impl<S: Session> LaneWorker<S> {
         let mut links = self.shared.link_changes.subscribe();
         let mut answers = Vec::with_capacity(ANSWERS_MAX);
         let end = loop {
+            // Whatever the last event did to the lane's memory, others may have what it freed before this lane goes on.
+            self.account();
             // Publishing may leave rows to hold, so the turn with the database comes after it.
             let blocked = self.publish();
             if self.turn.is_none() {
@@ -152,7 +154,6 @@ impl<S: Session> LaneWorker<S> {
             }
             if self.stopping {
                 self.lane.stop_publishing();
-                self.account();
                 if self.is_settled() {
                     break End::Stopped;
                 }
@@ -167,13 +168,9 @@ impl<S: Session> LaneWorker<S> {
                     for answer in answers.drain(..) {
                         self.confirm(answer);
                     }
-                    self.account();
                 }
                 Some(marked) = self.marked.recv() => match marked {
-                    Marked::Done(rows) => {
-                        self.lane.marked(&rows);
-                        self.account();
-                    }
+                    Marked::Done(rows) => self.lane.marked(&rows),
                     Marked::Stale => break End::Stale,
                 },
                 turn = next_turn(&mut self.turn) => {
