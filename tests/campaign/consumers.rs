@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use lapin::types::AMQPValue;
+use anyhow::Result;
 use outbox_tests::kafka::{self, Kafka};
 use outbox_tests::ledger::Arrival;
-use outbox_tests::rabbit::{self, Rabbit};
+use outbox_tests::rabbit::Rabbit;
 use tokio::sync::watch;
 
 use crate::evidence::Notes;
@@ -32,7 +31,8 @@ async fn read_rabbitmq(url: &str, queue: &str, notes: &Notes, resting: &mut watc
     loop {
         resting.wait_for(|resting| !resting).await?;
         if let Some(message) = reader.next(LOOK).await? {
-            notes.arrived(of_rabbitmq(&message)?, message.redelivered);
+            let arrival = message.arrival().unwrap_or_else(|error| unreadable(&error));
+            notes.arrived(arrival, message.redelivered);
         }
     }
 }
@@ -62,10 +62,7 @@ async fn read_kafka(reader: &kafka::Reader, notes: &Notes, next: &mut HashMap<i3
                     continue;
                 }
                 *next = record.offset + 1;
-                match of_kafka(&record) {
-                    Ok(arrival) => notes.arrived(arrival, false),
-                    Err(error) => notes.arrived(unreadable(&error), false),
-                }
+                notes.arrived(record.arrival().unwrap_or_else(|error| unreadable(&error)), false);
             }
             Ok(None) => {}
             Err(_) => tokio::time::sleep(RETRY).await,
@@ -76,31 +73,4 @@ async fn read_kafka(reader: &kafka::Reader, notes: &Notes, next: &mut HashMap<i3
 /// A message that nobody could have sent is a phantom.
 fn unreadable(error: &anyhow::Error) -> Arrival {
     Arrival::new(&format!("unreadable: {error:#}"), None, None, BTreeMap::new())
-}
-
-fn of_rabbitmq(message: &rabbit::Received) -> Result<Arrival> {
-    let Some(id) = message.message_id.as_deref() else {
-        return Ok(unreadable(&anyhow::anyhow!("no message id")));
-    };
-    let tombstone = message.header("tombstone") == Some(&AMQPValue::Boolean(true));
-    let mut headers = BTreeMap::new();
-    for name in message.headers.inner().keys().map(ToString::to_string) {
-        // A quorum queue adds its own.
-        if !matches!(name.as_str(), "ordering-key" | "tombstone" | "x-delivery-count") {
-            let value = message.header_text(&name).unwrap_or_else(|| "no text".to_owned());
-            headers.insert(name, value);
-        }
-    }
-    let body = if tombstone && message.body.is_empty() { None } else { Some(message.body.as_slice()) };
-    Ok(Arrival::new(id, message.header_text("ordering-key").as_deref(), body, headers))
-}
-
-fn of_kafka(record: &kafka::Received) -> Result<Arrival> {
-    let id = record.id().context("no id, or several")?;
-    let mut headers = BTreeMap::new();
-    for (name, value) in record.headers.iter().filter(|(name, _)| name != "id" && name != "content-type") {
-        headers.insert(name.clone(), value.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned());
-    }
-    let key = record.key.as_deref().map(std::str::from_utf8).transpose()?;
-    Ok(Arrival::new(&id, key, record.value.as_deref(), headers))
 }

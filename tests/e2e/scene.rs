@@ -220,8 +220,8 @@ impl Scene {
             });
         }
         let arrival = match &mut self.reader {
-            Some(Reader::Rabbitmq(reader)) => reader.next(within).await?.map(|message| of_rabbitmq(&message)),
-            Some(Reader::Kafka(reader)) => reader.next(within).await?.map(|record| of_kafka(&record)),
+            Some(Reader::Rabbitmq(reader)) => reader.next(within).await?.map(|message| message.arrival()),
+            Some(Reader::Kafka(reader)) => reader.next(within).await?.map(|record| record.arrival()),
             None => None,
         };
         let arrival = arrival.transpose()?;
@@ -357,26 +357,4 @@ impl Deref for BrokerProxy {
             Way::Kafka(proxy) => proxy,
         }
     }
-}
-
-fn of_rabbitmq(message: &rabbit::Received) -> Result<Arrival> {
-    let id = message.message_id.as_deref().context("a message without an id")?;
-    let mut headers = BTreeMap::new();
-    for name in message.headers.inner().keys().map(ToString::to_string).filter(|name| name != "ordering-key") {
-        let value = message.header_text(&name).with_context(|| format!("header {name} is no text"))?;
-        headers.insert(name, value);
-    }
-    let key = message.header_text("ordering-key");
-    Ok(Arrival::new(id, key.as_deref(), Some(&message.body), headers))
-}
-
-fn of_kafka(record: &kafka::Received) -> Result<Arrival> {
-    let id = record.id().context("a record without an id, or with several")?;
-    let mut headers = BTreeMap::new();
-    for (name, value) in record.headers.iter().filter(|(name, _)| name != "id" && name != "content-type") {
-        let text = value.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
-        headers.insert(name.clone(), text);
-    }
-    let key = record.key.as_deref().map(std::str::from_utf8).transpose()?;
-    Ok(Arrival::new(&id, key, record.value.as_deref(), headers))
 }

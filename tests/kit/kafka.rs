@@ -1,6 +1,7 @@
 //! Kafka as a consumer sees it: topics of one test, and reading them from the beginning by
 //! assignment, without a consumer group, so that nothing rebalances.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +13,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::ledger::Arrival;
 use crate::{cleanup, services, wait};
 
 /// One record as it arrived.
@@ -44,6 +46,21 @@ impl Received {
             [Some(id)] => String::from_utf8(id.to_vec()).ok(),
             _ => None,
         }
+    }
+
+    /// As the ledger compares it, where all headers of the row are text.
+    ///
+    /// # Errors
+    /// When it has not exactly one id, or its key is no text.
+    pub fn arrival(&self) -> Result<Arrival> {
+        let id = self.id().context("a record without an id, or with several")?;
+        let mut headers = BTreeMap::new();
+        for (name, value) in self.headers.iter().filter(|(name, _)| name != "id" && name != "content-type") {
+            let text = value.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+            headers.insert(name.clone(), text);
+        }
+        let key = self.key.as_deref().map(std::str::from_utf8).transpose()?;
+        Ok(Arrival::new(&id, key, self.value.as_deref(), headers))
     }
 
     fn of(message: &BorrowedMessage<'_>) -> Self {

@@ -1,5 +1,6 @@
 //! Reading one queue in the order in which messages arrive.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -7,6 +8,8 @@ use futures_util::StreamExt;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Consumer};
+
+use crate::ledger::Arrival;
 
 /// One message as it arrived.
 #[derive(Clone, Debug)]
@@ -40,6 +43,25 @@ impl Received {
             AMQPValue::ShortString(text) => Some(text.to_string()),
             _ => None,
         }
+    }
+
+    /// As the ledger compares it, where all headers of the row are text.
+    ///
+    /// # Errors
+    /// When it has no id, or a header is no text.
+    pub fn arrival(&self) -> Result<Arrival> {
+        let id = self.message_id.as_deref().context("a message without an id")?;
+        let tombstone = self.header("tombstone") == Some(&AMQPValue::Boolean(true));
+        let mut headers = BTreeMap::new();
+        for name in self.headers.inner().keys().map(ToString::to_string) {
+            // A quorum queue adds its own.
+            if !matches!(name.as_str(), "ordering-key" | "tombstone" | "x-delivery-count") {
+                let value = self.header_text(&name).with_context(|| format!("header {name} is no text"))?;
+                headers.insert(name, value);
+            }
+        }
+        let body = if tombstone && self.body.is_empty() { None } else { Some(self.body.as_slice()) };
+        Ok(Arrival::new(id, self.header_text("ordering-key").as_deref(), body, headers))
     }
 }
 
