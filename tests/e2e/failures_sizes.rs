@@ -43,8 +43,9 @@ async fn f34_f36_rows_above_the_brokers_own_limit_are_found_and_parked_alone() -
     let mut scene = Scene::at(&services::database_url()?, broker).await?;
     let topic = scene.topic.clone();
     let large = |number: usize, bytes: usize| Row::new(&format!("large-{number}"), &topic).text(&"x".repeat(bytes));
-    scene.commit(100, 10).await?;
     for number in 0..20 {
+        // Each with a key of its own, so that they stand with the large one in one window.
+        scene.commit(20, 10_000).await?;
         large(number, 200_000).insert(&scene.client).await?;
     }
     for number in 20..25 {

@@ -40,6 +40,10 @@ impl Job {
         &self.outgoing.address.destination
     }
 
+    pub(crate) fn body_bytes(&self) -> usize {
+        message::body(&self.outgoing.row).len()
+    }
+
     pub(crate) fn must_stay(&self, now: Millis) -> bool {
         self.outgoing.must_stay(now)
     }

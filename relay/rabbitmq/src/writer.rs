@@ -2,10 +2,10 @@
 //!
 //! It takes what is queued, answers at once for rows that cannot go, and writes the rest window by window, in the
 //! order in which they were handed over. It guarantees that each row is answered exactly once; that an exchange is
-//! known to exist before a row goes to it; that the first row to each exchange goes alone, so that a refusal hits
-//! no neighbour (and so that under an alarm that the broker has not announced yet only one row hangs); and that
-//! after a closed channel the culprit is found without blaming its neighbours. It does not retry on its own
-//! account: rows are written a second time only to find a culprit.
+//! known to exist before a row goes to it; that the first row to each exchange, and each row larger than any before,
+//! goes alone, so that a refusal hits no neighbour (and so that under an alarm that the broker has not announced yet
+//! only one row hangs); and that after a closed channel the culprit is found without blaming its neighbours. It does
+//! not retry on its own account: rows are written a second time only to find a culprit.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -37,8 +37,31 @@ pub(crate) struct Writer {
 pub(crate) struct Line {
     session: Arc<Session>,
     channel: Channel,
-    /// Exchanges to which a row was published on this connection without a refusal.
-    trusted: HashSet<String>,
+    trusted: Trusted,
+}
+
+/// What the broker took on this connection without a refusal.
+#[derive(Default)]
+struct Trusted {
+    exchanges: HashSet<String>,
+    /// The largest body.
+    body_bytes: usize,
+}
+
+/// Bodies up to here are small for any broker: its own limit is 16 MiB unless it is set (`max_message_size`).
+const SMALL_BODY_BYTES: usize = 16 << 10;
+
+impl Trusted {
+    fn takes(&self, job: &Job) -> bool {
+        self.exchanges.contains(job.exchange()) && job.body_bytes() <= self.body_bytes.max(SMALL_BODY_BYTES)
+    }
+
+    fn add(&mut self, job: &Job) {
+        self.body_bytes = self.body_bytes.max(job.body_bytes());
+        if !self.exchanges.contains(job.exchange()) {
+            self.exchanges.insert(job.exchange().to_owned());
+        }
+    }
 }
 
 impl Writer {
@@ -98,7 +121,7 @@ impl Writer {
             return open_line(session).await;
         }
         let channel = session.channel(if mutant("two_tasks") { 0 } else { self.index })?;
-        Some(Line { session, channel, trusted: HashSet::new() })
+        Some(Line { session, channel, trusted: Trusted::default() })
     }
 
     /// Writes the next window and answers for it; false: nothing may be written any more.
@@ -117,7 +140,7 @@ impl Writer {
             self.observer.returned(Sink::Rabbitmq);
         }
         if matches!(report.end, End::Complete) {
-            line.trust(&window);
+            window.iter().for_each(|job| line.trusted.add(job));
         }
         let undecided = answer(window, &report.verdicts);
         match report.end {
@@ -134,19 +157,9 @@ impl Writer {
     }
 }
 
-impl Line {
-    fn trust(&mut self, window: &[Job]) {
-        for job in window {
-            if !self.trusted.contains(job.exchange()) {
-                self.trusted.insert(job.exchange().to_owned());
-            }
-        }
-    }
-}
-
 async fn open_line(session: Arc<Session>) -> Option<Line> {
     match session.confirming_channel().await {
-        Ok(channel) => Some(Line { session, channel, trusted: HashSet::new() }),
+        Ok(channel) => Some(Line { session, channel, trusted: Trusted::default() }),
         Err(error) => {
             if session.usable() {
                 session.fail(error.to_string());
@@ -178,7 +191,7 @@ async fn look_up_exchanges(line: &Line, jobs: &mut VecDeque<Job>) -> bool {
     let mut new: Vec<String> = Vec::new();
     for job in jobs.iter() {
         let exchange = job.exchange();
-        if !line.trusted.contains(exchange) && !new.iter().any(|known| known == exchange) {
+        if !line.trusted.exchanges.contains(exchange) && !new.iter().any(|known| known == exchange) {
             new.push(exchange.to_owned());
         }
     }
@@ -210,10 +223,10 @@ fn take_where(jobs: &mut VecDeque<Job>, matches: impl Fn(&Job) -> bool, outcome:
     }
 }
 
-/// The next window: from the front, bounded in rows and bytes, at least one row; a row that is to go alone, or is
-/// the first to its exchange, makes a window of its own.
-fn cut(jobs: &mut VecDeque<Job>, trusted: &HashSet<String>, rows_max: usize, bytes_max: usize) -> Vec<Job> {
-    let solitary = |job: &Job| job.alone || !trusted.contains(job.exchange());
+/// The next window: from the front, bounded in rows and bytes, at least one row; a row that is to go alone, or that
+/// nothing like it went before, makes a window of its own.
+fn cut(jobs: &mut VecDeque<Job>, trusted: &Trusted, rows_max: usize, bytes_max: usize) -> Vec<Job> {
+    let solitary = |job: &Job| job.alone || !trusted.takes(job);
     let mut bytes = 0_usize;
     let mut rows = 0;
     for job in jobs.iter().take(rows_max) {
@@ -303,8 +316,7 @@ async fn isolate(line: &mut Line, mut undecided: Vec<Job>, error: &lapin::Error,
 /// Answers for a row that was alone when the channel was closed, and for rows that share its fate but were not
 /// written yet.
 fn condemn(job: Job, code: Option<u16>, text: &str, jobs: &mut VecDeque<Job>) {
-    let body_bytes = message::body(&job.outgoing.row).len();
-    let outcome = culprit::verdict(code, text, &job.outgoing.address, body_bytes);
+    let outcome = culprit::verdict(code, text, &job.outgoing.address, job.body_bytes());
     match culprit::blame(code, text) {
         Blame::Access => take_refused(jobs, text),
         Blame::MissingExchange => take_where(jobs, |other| other.exchange() == job.exchange(), |_| outcome.clone()),
