@@ -58,15 +58,41 @@ require_free_port() {
     fi
 }
 
-# Ports belong to the machine, so all checkouts of one user share the lock under which they are chosen.
+# Ports belong to the machine, so all checkouts of one user choose them under one lock and from one list.
 PORTS_LOCK="${TMPDIR:-/tmp}/outbox-relay-ports.$(id -u).lock"
 
-# choose_ports FIRST: sets PORT_OFFSET to the first block of ports, from FIRST on, where nothing
-# listens. Whoever calls holds the lock until the services listen, else two runs choose one block.
+# A file a block, named by its offset, that holds the SERVICES_DIR of the set that chose it.
+PORTS_TAKEN="${PORTS_LOCK%.lock}.taken"
+
+# A set keeps its block while its services are down. One whose folder is gone, or that nobody touched for an hour, is
+# over.
+block_is_taken() {
+    local file="$PORTS_TAKEN/$1"
+    [ -n "$(find "$file" -mmin -60 2>/dev/null)" ] && [ -d "$(cat "$file")" ]
+}
+
+keep_block() {
+    if [ -r "$SERVICES_DIR/ports" ]; then
+        mkdir -p "$PORTS_TAKEN"
+        printf '%s\n' "$SERVICES_DIR" >"$PORTS_TAKEN/$(cat "$SERVICES_DIR/ports")"
+    fi
+}
+
+free_block() {
+    if [ -r "$SERVICES_DIR/ports" ]; then
+        rm -f "$PORTS_TAKEN/$(cat "$SERVICES_DIR/ports")"
+    fi
+}
+
+# choose_ports FIRST: takes the first block of ports, from FIRST on, that no set has and where nothing listens, for
+# SERVICES_DIR, and sets PORT_OFFSET.
 choose_ports() {
     local offset port free
+    exec 8>"$PORTS_LOCK"
+    flock 8
     for offset in $(seq "$1" 100 3900); do
         free=yes
+        block_is_taken "$offset" && continue
         for port in 28432 28672 28673 28469 28092 28093; do
             if port_in_use $((port + offset)); then
                 free=no
@@ -75,6 +101,9 @@ choose_ports() {
         done
         if [ "$free" = yes ]; then
             PORT_OFFSET="$offset"
+            printf '%s\n' "$PORT_OFFSET" >"$SERVICES_DIR/ports"
+            keep_block
+            exec 8>&-
             return
         fi
     done

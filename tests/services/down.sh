@@ -27,3 +27,6 @@ for service in "$@"; do
     *) die "unknown service '$service'; known are postgres, standby, pgbouncer, rabbitmq and kafka" ;;
     esac
 done
+if [ "$clean" = yes ]; then
+    free_block
+fi

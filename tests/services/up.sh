@@ -10,16 +10,11 @@ if [ "${1:-}" = --own-ports ]; then
 fi
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# The ports are chosen before the services' own settings are derived from them. The script
-# runs itself again under the lock, whose file the servers must not inherit.
+# The ports are chosen before the services' own settings are derived from them, so the script runs itself again.
 if [ "$own_ports" = yes ] && [ ! -s "$SERVICES_DIR/ports" ]; then
     mkdir -p "$SERVICES_DIR"
-    exec 8>"$PORTS_LOCK"
-    flock 8
     choose_ports 1000
-    printf '%s\n' "$PORT_OFFSET" >"$SERVICES_DIR/ports"
-    PORT_OFFSET="$PORT_OFFSET" "$SERVICES_SCRIPTS/up.sh" "$@" 8>&-
-    exit
+    PORT_OFFSET="$PORT_OFFSET" exec "$SERVICES_SCRIPTS/up.sh" "$@"
 fi
 for service in postgres standby pgbouncer rabbitmq kafka; do
     # shellcheck source=/dev/null
@@ -28,6 +23,7 @@ done
 
 [ "$#" -gt 0 ] || set -- postgres rabbitmq kafka
 mkdir -p "$SERVICES_DIR"
+keep_block
 for service in "$@"; do
     case "$service" in
     postgres | standby | pgbouncer | rabbitmq | kafka)

@@ -56,6 +56,7 @@ finish() {
         code=1
     fi
     if [ "$own_folder" = yes ]; then
+        free_block
         if [ "$code" -eq 0 ]; then
             "$SERVICES_SCRIPTS/down.sh" --clean "${start[@]}"
             rm -rf "$SERVICES_DIR"
@@ -66,20 +67,15 @@ finish() {
     exit "$code"
 }
 
-exec 8>"$PORTS_LOCK"
-flock 8
 if [ "$own_folder" = yes ] && [ -z "$given_port_offset" ]; then
     choose_ports 0
-    printf '%s\n' "$PORT_OFFSET" >"$SERVICES_DIR/ports"
 fi
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# The lock must not live on in the servers, which would inherit it.
 if [ "${#start[@]}" -gt 0 ]; then
-    "$SERVICES_SCRIPTS/up.sh" "${start[@]}" 8>&-
+    "$SERVICES_SCRIPTS/up.sh" "${start[@]}"
 fi
-exec 8>&-
 while read -r line; do
     case "$line" in
     "export TEST_SERVICES_DIR="*) eval "$line" ;;

@@ -19,6 +19,19 @@ async fn an_own_postgres_survives_a_crash() -> Result<()> {
     Ok(())
 }
 
+/// While a service of a set is down, nothing listens on its ports, and they are still the set's.
+#[tokio::test]
+async fn a_crashed_set_keeps_its_ports() -> Result<()> {
+    let crashed = OwnServices::start(&[Service::Postgres]).await?;
+    let url = crashed.address(Service::Postgres)?;
+    crashed.crash(Service::Postgres).await?;
+    let other = OwnServices::start(&[Service::Postgres]).await?;
+    assert_ne!(other.address(Service::Postgres)?, url);
+    crashed.resume(Service::Postgres).await?;
+    database::connect(&url).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_own_rabbitmq_can_be_frozen_and_have_an_alarm() -> Result<()> {
     let own = OwnServices::start(&[Service::Rabbitmq]).await?;
