@@ -54,12 +54,22 @@ tests() {
     "$@" </dev/null 2>&1 | tee "$scratch/output"
     local code="${PIPESTATUS[0]}"
     grep '^test result: ' "$scratch/output" >>"$results"
+    reasons "$scratch/output" >>"$scratch/reasons"
     failed_after="$(total 'failed')"
     # A test binary that crashed, did not compile or ran too long has no failed test to show.
     if [ "$code" -ne 0 ]; then
         printf '!!! %s failed (exit %s)\n' "$name" "$code"
         [ "$failed_after" -gt "$failed_before" ] || broken+=("$name")
     fi
+}
+
+# reasons FILE: of each failed test its name and what it said, without logs and stack traces.
+reasons() {
+    awk '/^---- .* stdout ----$/ { name = $2; said = 0 }
+        /^(Error:|Caused by:)/ || /panicked at/ { said = 4 }
+        /^(stack backtrace|Stack backtrace|note: )/ { said = 0 }
+        name != "" && said-- > 0 && NF { print "    " name ": " substr($0, 1, 600) }
+        /^test result: / { name = "" }' "$1"
 }
 
 # total WORD: the sum of the numbers before WORD in all result lines.
@@ -77,6 +87,10 @@ finish() {
     for name in ${broken[@]+"${broken[@]}"}; do
         printf 'failed: %s\n' "$name"
     done
+    if [ -s "$scratch/reasons" ]; then
+        printf 'what failed tests said:\n'
+        cat "$scratch/reasons"
+    fi
     if [ "$loud" -gt 0 ]; then
         printf '!!! %s tests were skipped because Kafka is missing !!!\n' "$loud"
     fi
