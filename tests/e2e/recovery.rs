@@ -7,7 +7,7 @@ use anyhow::Result;
 use outbox_tests::kafka::Kafka;
 use outbox_tests::metrics;
 use outbox_tests::own_services::{OwnServices, Service};
-use outbox_tests::proxy::Proxy;
+use outbox_tests::proxy::{Direction, Proxy};
 use outbox_tests::rabbit::Rabbit;
 use outbox_tests::relay::{Launch, Relay};
 use outbox_tests::{services, wait};
@@ -74,6 +74,27 @@ async fn a_stop_is_clean_while_the_database_is_waited_for() -> Result<()> {
     relay.wait_ready(wait::SOON).await?;
     database.take_away();
     relay.wait_log("no database session", wait::SOON).await?;
+    assert_eq!(relay.stop(STOP).await?, Some(0));
+    Ok(())
+}
+
+/// A statement waits 15 s for a silent database; a stop does not wait with it.
+#[tokio::test]
+async fn a_stop_ends_in_time_while_the_database_is_silent() -> Result<()> {
+    let mut scene = Scene::rabbitmq().await?;
+    let database = Proxy::start(scene.database.port()?).await?;
+    let launch = scene
+        .launch_at(&scene.database.url_through(database.port())?, &scene.broker_address())
+        .env("OUTBOX__SHUTDOWN__GRACE_MS", "1000");
+    let mut relay = launch.start()?;
+    scene.commit(10, 10).await?;
+    scene.wait_all_sent(wait::SOON).await?;
+    database.stall(Direction::Replies);
+    scene.commit(10, 10).await?;
+    assert_eq!(relay.stop(STOP).await?, Some(0));
+    relay.wait_log("did not answer within the time for a stop", STOP).await?;
+    let mut relay = scene.launch().start()?;
+    scene.finish(10).await?;
     assert_eq!(relay.stop(STOP).await?, Some(0));
     Ok(())
 }

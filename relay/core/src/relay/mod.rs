@@ -61,6 +61,9 @@ impl<S: Source> Relay<S> {
     /// Runs until `stop`, or until drained. Losing any service is not an end.
     pub async fn run(mut self, stop: CancellationToken) -> Finish {
         let links = tokio::spawn(watch_links(self.shared.clone()));
+        let limit = Duration::from_millis(self.shared.settings.shutdown_grace_ms) + LAST_WORDS;
+        let overdue = CancellationToken::new();
+        let stopping = tokio::spawn(limit_stop(stop.clone(), self.shared.clone(), limit, overdue.clone()));
         let mut backoff = Backoff::new(RECONNECT);
         let mut wait_ms = 0;
         let mut connected_before = false;
@@ -79,7 +82,13 @@ impl<S: Source> Relay<S> {
                     tracing::info!("database session is up");
                     let mut run = SessionRun::new(session, self.shared.clone(), std::mem::take(&mut self.dormant));
                     let started = self.shared.clock.now();
-                    let end = run.run(&stop, self.drain, &mut self.goal).await;
+                    let end = tokio::select! {
+                        end = run.run(&stop, self.drain, &mut self.goal) => end,
+                        () = overdue.cancelled() => {
+                            tracing::warn!("the database did not answer within the time for a stop; leases run out by themselves");
+                            break Finish::Stopped;
+                        }
+                    };
                     self.dormant = run.into_dormant().await;
                     // A session shorter than the wait before it is taken for another failed try.
                     if self.shared.clock.now().since(started) > wait_ms {
@@ -99,9 +108,14 @@ impl<S: Source> Relay<S> {
                 () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
             }
         };
-        let grace = Duration::from_millis(self.shared.settings.shutdown_grace_ms) + LAST_WORDS;
         // A sink that does not end in time leaves rows unsent; they go again with the same id.
-        let _ = tokio::time::timeout(grace, self.shared.stop_sinks().wait_for(|stopped| *stopped)).await;
+        let mut sinks = self.shared.stop_sinks();
+        tokio::select! {
+            _ = sinks.wait_for(|stopped| *stopped) => {}
+            () = overdue.cancelled() => {}
+            () = tokio::time::sleep(limit) => {}
+        }
+        stopping.abort();
         links.abort();
         finish
     }
@@ -111,6 +125,15 @@ impl<S: Source> Relay<S> {
         self.shared.note_lanes_owned(0);
         tracing::warn!(error = %error, "no database session; trying again");
     }
+}
+
+/// A stop ends in bounded time, whoever does not answer: an orchestrator kills what takes longer. Sinks flush what they
+/// have at once, also while the session still waits for its database.
+async fn limit_stop(stop: CancellationToken, shared: Arc<Shared>, limit: Duration, overdue: CancellationToken) {
+    stop.cancelled().await;
+    drop(shared.stop_sinks());
+    tokio::time::sleep(limit).await;
+    overdue.cancel();
 }
 
 /// Tells lanes and the log of every change of a link.
