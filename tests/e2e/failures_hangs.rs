@@ -104,13 +104,14 @@ async fn insert_for_rabbitmq(client: &Client, name: &str, count: usize) -> Resul
     Ok(())
 }
 
-#[tokio::test]
-async fn f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop() -> Result<()> {
-    let Some(kafka) =
-        Kafka::connect_or_skip("f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop")?
-    else {
-        return Ok(());
-    };
+/// The commands that raise an alarm on RabbitMQ's node and end it.
+struct Alarm {
+    raise: [&'static str; 2],
+    end: [&'static str; 2],
+}
+
+async fn an_alarm_stops_neither_kafka_nor_the_stop(test: &str, alarm: Alarm) -> Result<()> {
+    let Some(kafka) = Kafka::connect_or_skip(test)? else { return Ok(()) };
     let own = OwnServices::start(&[Service::Rabbitmq]).await?;
     let url = own.address(Service::Rabbitmq)?;
     let rabbit = Rabbit::connect_to(&url).await?;
@@ -122,7 +123,7 @@ async fn f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_
     insert_for_rabbitmq(&scene.client, "before", 1).await?;
     scene.wait_sent(1, wait::SOON).await?;
 
-    own.rabbitmqctl(&["set_vm_memory_high_watermark", "0.00001"]).await?;
+    own.rabbitmqctl(&alarm.raise).await?;
     insert_for_rabbitmq(&scene.client, "during", 20).await?;
     let blocked = || async { Ok(sum(&relay, "outbox_sink_blocked").await? == 1.0) };
     wait::until_true("the alarm to show", wait::SOON, blocked).await?;
@@ -139,13 +140,29 @@ async fn f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_
     assert_eq!(relay.stop(Duration::from_secs(15)).await?, Some(0));
 
     let mut relay = launch.start()?;
-    own.rabbitmqctl(&["set_vm_memory_high_watermark", "0.6"]).await?;
+    own.rabbitmqctl(&alarm.end).await?;
     scene.finish(0).await?;
     let received = rabbit.consume_all("f52", Duration::from_millis(500)).await?;
     let ids: std::collections::HashSet<_> = received.iter().filter_map(|message| message.message_id.clone()).collect();
     assert_eq!(ids.len(), 21);
     assert_eq!(relay.stop(wait::SOON).await?, Some(0));
     Ok(())
+}
+
+#[tokio::test]
+async fn f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop() -> Result<()> {
+    let test = "f52_f53_f54_an_alarm_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop";
+    let raise = ["set_vm_memory_high_watermark", "0.00001"];
+    let end = ["set_vm_memory_high_watermark", "0.6"];
+    an_alarm_stops_neither_kafka_nor_the_stop(test, Alarm { raise, end }).await
+}
+
+#[tokio::test]
+async fn f52_f53_f54_a_full_disk_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop() -> Result<()> {
+    let test = "f52_f53_f54_a_full_disk_of_rabbitmq_shows_and_stops_neither_kafka_nor_the_stop";
+    let raise = ["set_disk_free_limit", "900000GB"];
+    let end = ["set_disk_free_limit", "1MB"];
+    an_alarm_stops_neither_kafka_nor_the_stop(test, Alarm { raise, end }).await
 }
 
 /// Rows flow although the relay's sessions are killed every other second.
