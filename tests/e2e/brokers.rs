@@ -141,7 +141,7 @@ async fn a_virtual_host_without_permission_is_refused_and_an_exchange_without_on
     let url = vhost.url().replace("guest:guest", &format!("{user}:secret"));
     let launch = scene.launch_at(scene.database.url(), &url).config(crate::scene::ROUTE_BY_HEADER);
     let refused = launch.finish(SOON).await?;
-    rabbitmqctl(&["set_permissions", "-p", vhost.name(), &user, "^$", "^amq\\.topic$", ".*"]).await?;
+    rabbitmqctl(&["set_permissions", "-p", vhost.name(), &user, "^$", "^amq\\.topic$", "^$"]).await?;
     let rows: Vec<Row> = (0..20).map(|_| scene.row_to("amq.topic", 1_000)).collect();
     let closed = scene.row_to("closed", 1_000);
     closed.insert(&scene.client).await?;

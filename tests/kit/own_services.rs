@@ -85,9 +85,7 @@ impl OwnServices {
     /// # Errors
     /// When Kafka was not started.
     pub fn kafka_fault_ports(&self) -> Result<Vec<(u16, u16)>> {
-        let file = self.folder.join("kafka.faults");
-        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        services::parse_fault_ports(text.trim_end())
+        services::parse_fault_ports(&self.noted("kafka.faults")?)
     }
 
     /// The address: a database URL, an AMQP URL, or Kafka's bootstrap servers.
@@ -95,7 +93,19 @@ impl OwnServices {
     /// # Errors
     /// When the service was not started.
     pub fn address(&self, service: Service) -> Result<String> {
-        let file = self.folder.join(format!("{}.url", service.name()));
+        self.noted(&format!("{}.url", service.name()))
+    }
+
+    /// Kafka's bootstrap servers for clients that log in, where `KAFKA_ACLS` was on.
+    ///
+    /// # Errors
+    /// When Kafka was not started so.
+    pub fn kafka_login_address(&self) -> Result<String> {
+        self.noted("kafka.login.url")
+    }
+
+    fn noted(&self, name: &str) -> Result<String> {
+        let file = self.folder.join(name);
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         Ok(text.trim_end().to_owned())
     }
@@ -152,6 +162,14 @@ impl OwnServices {
     /// When it fails, with what it said.
     pub async fn rabbitmqctl(&self, arguments: &[&str]) -> Result<String> {
         rabbitmqctl_at(&self.folder, arguments).await
+    }
+
+    /// Runs a program of Kafka's own by its class, beside this set's broker.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub async fn kafka_tool(&self, arguments: &[&str]) -> Result<String> {
+        run_tool(&self.folder.join("kafka/run"), arguments, "").await
     }
 
     fn pid(&self, service: Service) -> Result<u32> {

@@ -36,6 +36,22 @@ kafka_jars() {
     ) 9>"$TARGET_DIR/.kafka-jars.lock" || die "Maven could not fetch Kafka's jars"
 }
 
+# With KAFKA_ACLS=on a second address asks for a login (SASL PLAIN, user "relay", password "secret") and grants nothing
+# by itself; whoever comes without a login is the administrator.
+kafka_acls() { [ "${KAFKA_ACLS:-off}" = on ]; }
+
+kafka_login_url() { printf '127.0.0.1:%s\n' "$((KAFKA_PORT + 10))"; }
+
+kafka_acl_settings() {
+    local plain=org.apache.kafka.common.security.plain.PlainLoginModule
+    cat <<CONF
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+listener.name.login.sasl.enabled.mechanisms=PLAIN
+listener.name.login.plain.sasl.jaas.config=$plain required user_relay="secret";
+CONF
+}
+
 kafka_prepare() {
     local pair faults="" advertised="" protocols="" index=0
     for pair in $(kafka_fault_listeners); do
@@ -44,6 +60,11 @@ kafka_prepare() {
         advertised+=",FAULT$index://127.0.0.1:${pair#*:}"
         protocols+=",FAULT$index:PLAINTEXT"
     done
+    if kafka_acls; then
+        faults+=",LOGIN://$(kafka_login_url)"
+        advertised+=",LOGIN://$(kafka_login_url)"
+        protocols+=",LOGIN:SASL_PLAINTEXT"
+    fi
     mkdir -p "$KAFKA_HOME_DIR"
     cat >"$KAFKA_HOME_DIR/server.properties" <<CONF
 process.roles=broker,controller
@@ -66,6 +87,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 CONF
+    if kafka_acls; then
+        kafka_acl_settings >>"$KAFKA_HOME_DIR/server.properties"
+    fi
     {
         printf '#!/usr/bin/env bash\n# Runs a program of this Kafka by its class: run CLASS ARGUMENT...\n'
         printf 'exec java -Xmx256m -cp %q "$@"\n' "$KAFKA_JARS/*"
@@ -125,11 +149,14 @@ kafka_up() {
     kafka_started ||
         { show_tail "$SERVICES_DIR/kafka.out" "$KAFKA_HOME_DIR/server.log"; die "kafka ended while starting"; }
     kafka_fault_listeners | paste -sd, - >"$SERVICES_DIR/kafka.faults"
+    if kafka_acls; then
+        kafka_login_url >"$SERVICES_DIR/kafka.login.url"
+    fi
     kafka_url >"$SERVICES_DIR/kafka.url"
 }
 
 kafka_down() {
-    rm -f "$SERVICES_DIR/kafka.url" "$SERVICES_DIR/kafka.faults"
+    rm -f "$SERVICES_DIR/kafka.url" "$SERVICES_DIR/kafka.login.url" "$SERVICES_DIR/kafka.faults"
     if kafka_running; then
         say "kafka: stopping"
     fi

@@ -1,0 +1,86 @@
+//! The least that Kafka must grant the relay, as SECURITY.md names it: with it rows flow, without it they wait.
+
+use anyhow::Result;
+use outbox_tests::kafka::Kafka;
+use outbox_tests::own_services::{OwnServices, Service};
+use outbox_tests::relay::{Launch, Relay};
+use outbox_tests::services;
+use outbox_tests::wait::{self, SOON};
+use outbox_tests::writer::Row;
+
+use crate::scene::{Broker, Scene};
+
+const ROWS: usize = 50;
+
+fn login(password: &str) -> String {
+    format!(
+        "[kafka.properties]\n\"security.protocol\" = \"sasl_plaintext\"\n\"sasl.mechanism\" = \"PLAIN\"\n\
+         \"sasl.username\" = \"relay\"\n\"sasl.password\" = \"{password}\"\n"
+    )
+}
+
+async fn grant(own: &OwnServices, operations: &[&str], topic: &str) -> Result<()> {
+    let address = own.address(Service::Kafka)?;
+    let mut command = vec!["org.apache.kafka.tools.AclCommand", "--bootstrap-server", &address, "--add"];
+    command.extend(["--allow-principal", "User:relay", "--topic", topic]);
+    for operation in operations {
+        command.extend(["--operation", operation]);
+    }
+    own.kafka_tool(&command).await.map(|_| ())
+}
+
+fn with_login(scene: &Scene, own: &OwnServices, password: &str) -> Result<Launch> {
+    Ok(logged_in(scene.launch_at(scene.database.url(), &own.kafka_login_address()?), password))
+}
+
+fn logged_in(launch: Launch, password: &str) -> Launch {
+    launch.config(&login(password)).env("OUTBOX__RETRY__MAX_MS", "500")
+}
+
+/// Rows of a topic that the relay may not write to wait with the word of what to grant, and go once it is granted.
+async fn waits_for_its_right(scene: &Scene, own: &OwnServices, kafka: &Kafka, relay: &Relay) -> Result<()> {
+    let closed = kafka.unique("closed");
+    kafka.create_topic(&closed, 1, &[]).await?;
+    for number in 0..ROWS {
+        Row::new(&format!("closed-{number}"), &closed).key(&format!("closed-{number}")).insert(&scene.client).await?;
+    }
+    let error = wait::until("a row to wait", SOON, || async {
+        let waits = "SELECT last_error FROM outbox.message_status WHERE state = 'waiting' LIMIT 1";
+        Ok(scene.client.query(waits, &[]).await?.first().map(|row| row.get::<_, String>(0)))
+    })
+    .await?;
+    assert!(error.contains(&closed) && error.contains("Write and Describe"), "{error}");
+    grant(own, &["Write", "Describe"], &closed).await?;
+    assert_eq!(kafka.consume(&closed, ROWS, SOON).await?.len(), ROWS);
+    assert_eq!(relay.metrics().await?.sum("outbox_parked_messages_total", &[]), 0.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn write_and_describe_on_its_topics_are_all_that_kafka_must_grant() -> Result<()> {
+    if Kafka::connect_or_skip("write_and_describe_on_its_topics_are_all_that_kafka_must_grant")?.is_none() {
+        return Ok(());
+    }
+    let own = OwnServices::start_with(&[Service::Kafka], &[("KAFKA_ACLS", "on")]).await?;
+    let kafka = Kafka::at(&own.address(Service::Kafka)?);
+    let mut scene = Scene::at(&services::database_url()?, Broker::Kafka(Kafka::at(kafka.brokers()))).await?;
+    grant(&own, &["Write", "Describe"], &scene.topic).await?;
+
+    let refused = with_login(&scene, &own, "another")?.finish(SOON).await?;
+    assert_eq!(refused.code, Some(78), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("another"), "{}", refused.stderr);
+
+    let check = Launch::new(["check"]).database(scene.database.url()).kafka(&own.kafka_login_address()?);
+    let checked = logged_in(check, "secret").finish(SOON).await?;
+    assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
+
+    let mut relay = with_login(&scene, &own, "secret")?.start()?;
+    scene.commit(ROWS, 10).await?;
+    let written = scene.written();
+    scene.read_distinct(written, SOON).await?;
+    waits_for_its_right(&scene, &own, &kafka, &relay).await?;
+    scene.finish(0).await?;
+    relay.wait_ready(SOON).await?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    Ok(())
+}
