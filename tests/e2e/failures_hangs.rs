@@ -30,12 +30,10 @@ async fn sum(relay: &Relay, name: &str) -> Result<f64> {
 
 async fn own_broker(service: Service, own: &OwnServices) -> Result<Broker> {
     let address = own.address(service)?;
-    Ok(match service {
-        Service::Kafka => Broker::Kafka(Kafka::at(&address)),
-        Service::Rabbitmq | Service::Postgres | Service::Standby | Service::Pgbouncer => {
-            Broker::Rabbitmq(Rabbit::connect_to(&address).await?)
-        }
-    })
+    if service == Service::Kafka {
+        return Ok(Broker::Kafka(Kafka::at(&address)));
+    }
+    Ok(Broker::Rabbitmq(Rabbit::connect_to(&address).await?))
 }
 
 /// The process of the broker stands still for a while in the middle of the work.

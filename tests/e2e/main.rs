@@ -28,6 +28,7 @@ mod operate;
 mod order;
 mod phantom;
 mod recovery;
+mod replicas;
 mod rights;
 mod scene;
 mod shared_lanes;

@@ -128,7 +128,21 @@ impl Kafka {
     /// # Errors
     /// When the broker refuses.
     pub async fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) -> Result<()> {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        self.create_replicated_topic(name, partitions, 1, config).await
+    }
+
+    /// As [`Kafka::create_topic`], each partition on so many brokers.
+    ///
+    /// # Errors
+    /// When the broker refuses.
+    pub async fn create_replicated_topic(
+        &self,
+        name: &str,
+        partitions: i32,
+        replicas: i32,
+        config: &[(&str, &str)],
+    ) -> Result<()> {
+        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(replicas));
         for (key, value) in config {
             topic = topic.set(key, value);
         }

@@ -26,6 +26,9 @@ pub enum Service {
     Pgbouncer,
     Rabbitmq,
     Kafka,
+    /// Further brokers of the set's own Kafka, which must be there.
+    Kafka2,
+    Kafka3,
 }
 
 impl Service {
@@ -36,6 +39,8 @@ impl Service {
             Self::Pgbouncer => "pgbouncer",
             Self::Rabbitmq => "rabbitmq",
             Self::Kafka => "kafka",
+            Self::Kafka2 => "kafka2",
+            Self::Kafka3 => "kafka3",
         }
     }
 }
@@ -118,7 +123,7 @@ impl OwnServices {
     pub async fn crash(&self, service: Service) -> Result<()> {
         let signal = match service {
             Service::Postgres | Service::Standby => Signal::QUIT,
-            Service::Pgbouncer | Service::Rabbitmq | Service::Kafka => Signal::KILL,
+            _ => Signal::KILL,
         };
         let pid = self.pid(service)?;
         send_signal(pid, signal)?;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# down.sh [--clean] [postgres] [standby] [pgbouncer] [rabbitmq] [kafka]: stops the named services (all, if none is
+# down.sh [--clean] [postgres] [standby] [pgbouncer] [rabbitmq] [kafka] [kafka2] [kafka3]: stops the named services (all, if none is
 # named) of SERVICES_DIR and waits until they have ended. With --clean their data goes too.
 # Only processes that up.sh recorded are signalled.
 set -euo pipefail
@@ -14,17 +14,17 @@ if [ "${1:-}" = --clean ]; then
     clean=yes
     shift
 fi
-[ "$#" -gt 0 ] || set -- kafka rabbitmq pgbouncer standby postgres
+[ "$#" -gt 0 ] || set -- kafka3 kafka2 kafka rabbitmq pgbouncer standby postgres
 [ -d "$SERVICES_DIR" ] || exit 0
 for service in "$@"; do
     case "$service" in
-    postgres | standby | pgbouncer | rabbitmq | kafka)
+    postgres | standby | pgbouncer | rabbitmq | kafka | kafka2 | kafka3)
         "${service}_down"
         if [ "$clean" = yes ]; then
             "${service}_clean"
         fi
         ;;
-    *) die "unknown service '$service'; known are postgres, standby, pgbouncer, rabbitmq and kafka" ;;
+    *) die "unknown service '$service'; known are postgres, standby, pgbouncer, rabbitmq, kafka, kafka2 and kafka3" ;;
     esac
 done
 if [ "$clean" = yes ]; then

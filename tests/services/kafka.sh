@@ -164,3 +164,69 @@ kafka_down() {
 }
 
 kafka_clean() { rm -rf "$KAFKA_HOME_DIR"; }
+
+# Further brokers of the same cluster, for replicas: node 2 and node 3. They lie in the first one's folder and need it
+# to run, as the only controller.
+kafka_peer_url() { printf '127.0.0.1:%s\n' "$((KAFKA_PORT + 10 + $1))"; }
+
+kafka_peer_running() { pid_of "kafka$1" "broker$1.properties" >/dev/null; }
+
+kafka_peer_started() { grep -q 'Kafka Server started' "$SERVICES_DIR/kafka$1.out"; }
+
+kafka_peer_failed_or_started() { kafka_peer_started "$1" || ! kafka_peer_running "$1"; }
+
+kafka_peer_prepare() {
+    local node="$1"
+    cat >"$KAFKA_HOME_DIR/broker$node.properties" <<CONF
+process.roles=broker
+node.id=$node
+controller.quorum.voters=1@127.0.0.1:$KAFKA_CONTROLLER_PORT
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://$(kafka_peer_url "$node")
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+log.dirs=$KAFKA_HOME_DIR/data$node
+CONF
+    sed 's/^    File:$/    Console:/; s/ref: file/ref: console/; s/name: file/name: console/; /fileName:/d' \
+        "$KAFKA_HOME_DIR/log4j2.yaml" >"$KAFKA_HOME_DIR/console.yaml"
+}
+
+kafka_peer_up() {
+    local node="$1" settings="$KAFKA_HOME_DIR/broker$1.properties"
+    local -a java
+    if kafka_peer_running "$node"; then
+        say "kafka$node already runs"
+        return
+    fi
+    kafka_running || die "another broker needs the set's first one"
+    kafka_peer_prepare "$node"
+    java=(-Xmx"$KAFKA_HEAP" -Xms64m -XX:+UseSerialGC -Dlog4j2.configurationFile="$KAFKA_HOME_DIR/console.yaml"
+        -cp "$KAFKA_JARS/*")
+    if [ ! -s "$KAFKA_HOME_DIR/data$node/meta.properties" ]; then
+        java "${java[@]}" kafka.tools.StorageTool format -t "$KAFKA_CLUSTER_ID" -c "$settings" \
+            >"$SERVICES_DIR/kafka.format.log" 2>&1 </dev/null ||
+            { show_tail "$SERVICES_DIR/kafka.format.log"; die "the storage of broker $node could not be formatted"; }
+    fi
+    rm -f "$SERVICES_DIR/kafka$node.out"
+    say "kafka$node: starting at $(kafka_peer_url "$node")"
+    launch "kafka$node" java "${java[@]}" kafka.Kafka "$settings"
+    wait_for "$SERVICE_START_SECONDS" "kafka$node to say that it started" kafka_peer_failed_or_started "$node" ||
+        { show_tail "$SERVICES_DIR/kafka$node.out"; die "kafka$node did not start"; }
+    kafka_peer_started "$node" || { show_tail "$SERVICES_DIR/kafka$node.out"; die "kafka$node ended while starting"; }
+    kafka_peer_url "$node" >"$SERVICES_DIR/kafka$node.url"
+}
+
+kafka_peer_down() {
+    rm -f "$SERVICES_DIR/kafka$1.url"
+    if kafka_peer_running "$1"; then
+        say "kafka$1: stopping"
+    fi
+    stop_process "kafka$1" "broker$1.properties" TERM
+}
+
+kafka2_up() { kafka_peer_up 2; }
+kafka3_up() { kafka_peer_up 3; }
+kafka2_down() { kafka_peer_down 2; }
+kafka3_down() { kafka_peer_down 3; }
+kafka2_clean() { :; }
+kafka3_clean() { :; }

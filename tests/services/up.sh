@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# up.sh [postgres] [standby] [pgbouncer] [rabbitmq] [kafka]: starts the named services (postgres, rabbitmq and kafka,
+# up.sh [postgres] [standby] [pgbouncer] [rabbitmq] [kafka] [kafka2] [kafka3]: starts the named services (postgres, rabbitmq and kafka,
 # if none is named) and returns once they serve. Those that already run are left as they are.
 # With --own-ports a new SERVICES_DIR takes the next free block of ports above the defaults.
 set -euo pipefail
@@ -26,11 +26,11 @@ mkdir -p "$SERVICES_DIR"
 keep_block
 for service in "$@"; do
     case "$service" in
-    postgres | standby | pgbouncer | rabbitmq | kafka)
+    postgres | standby | pgbouncer | rabbitmq | kafka | kafka2 | kafka3)
         started=$SECONDS
         "${service}_up"
         say "$service serves ($((SECONDS - started)) s)"
         ;;
-    *) die "unknown service '$service'; known are postgres, standby, pgbouncer, rabbitmq and kafka" ;;
+    *) die "unknown service '$service'; known are postgres, standby, pgbouncer, rabbitmq, kafka, kafka2 and kafka3" ;;
     esac
 done
