@@ -29,7 +29,8 @@
 //! # }
 //! ```
 //!
-//! The features `rabbitmq` and `kafka` add consumers that do this for each message of a queue or topic.
+//! The features `rabbitmq` and `kafka` add consumers that do this for each message of a queue or topic; `testkit` tries
+//! out any consumer.
 
 mod enqueue;
 mod error;
@@ -41,6 +42,8 @@ mod consumer;
 pub mod kafka;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 #[cfg(any(feature = "rabbitmq", feature = "kafka"))]
 pub use consumer::{ConsumeError, Handler, REASON_HEADER, Settings};

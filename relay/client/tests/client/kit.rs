@@ -32,6 +32,12 @@ impl Database {
         config
     }
 
+    pub fn url(&self) -> String {
+        let admin = std::env::var("TEST_DATABASE_URL").expect("TEST_DATABASE_URL is not set; see tests/README.md");
+        let (server, _) = admin.rsplit_once('/').expect("TEST_DATABASE_URL must name a database");
+        format!("{server}/{}", self.name)
+    }
+
     pub async fn client(&self) -> Client {
         connect(&self.config()).await
     }

@@ -8,3 +8,4 @@
 mod inbox;
 mod kit;
 mod rabbitmq;
+mod testkit;

@@ -1,0 +1,312 @@
+//! Tries out a consumer: is its work of one message done once, whatever happens to its deliveries? (Feature `testkit`.)
+//!
+//! A message is delivered twice, twice at once, out of order, with another body, and by deliveries that are killed
+//! before and after each statement that they send to the database, the commit included. After each, the number of
+//! effects is asked for and must be one. The rule's source is the Agent Wranglers scaling playbook, "Make every job
+//! safe to run twice" (CC BY 4.0, <https://agentwranglers.se/playbook/scaling/background-jobs-and-queues/idempotent-jobs>).
+//!
+//! It wants a database for tests on which the consumer's tables exist, reached without TLS; what the consumer does
+//! there stays there. Deliveries go in the process ([`Subject`]) or to a command ([`Command`], and the program
+//! `outbox-try-consumer` around it). Not tried: effects outside this database, unless they can be counted in it.
+
+mod checkpoint;
+mod command;
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio_postgres::NoTls;
+use tokio_postgres::types::Type;
+
+use crate::error::BoxError;
+use crate::inbox::Message;
+use crate::testkit::checkpoint::{Checkpoint, Stop};
+
+pub use command::Command;
+
+/// No consumer sends more statements for one message.
+const STATEMENTS_MAX: u32 = 200;
+
+/// Deliveries after one that was killed or failed, as a broker would send them.
+const REDELIVERIES_MAX: u32 = 3;
+
+/// The consumer that is tried out.
+pub trait Subject: Sync {
+    /// One delivery from its begin to its commit, on connections to this URL that are its own. `Ok` is what the
+    /// consumer acknowledges. A kill is the drop of this future.
+    fn deliver(&self, database_url: &str, message: &Message) -> impl Future<Output = Result<(), BoxError>> + Send;
+}
+
+/// What is tried, and how effects are counted.
+pub struct Plan {
+    /// `postgres://user:password@host:port/database`; the port may be left out.
+    pub database_url: String,
+    /// A query for the number of effects of the message with the id `$1` (text): one row, one bigint.
+    pub effects: String,
+    /// A statement that forgets the message with the id `$1`, as the retention of the inbox does; `None`: not tried.
+    pub forget: Option<String>,
+    /// Double deliveries at once, at least 1.
+    pub rounds: u32,
+    /// The longest that one delivery may take.
+    pub patience: Duration,
+    /// The n-th message, with an id and a body of its own.
+    pub message: Box<dyn Fn(u64) -> Message + Send + Sync>,
+}
+
+/// One thing that must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Property {
+    Twice,
+    AtOnce,
+    KilledBefore,
+    KilledAfter,
+    OtherBody,
+    OutOfOrder,
+    Forgotten,
+}
+
+impl fmt::Display for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Twice => "a second delivery does nothing",
+            Self::AtOnce => "two deliveries at once do the work once",
+            Self::KilledBefore => "killed before any statement, the work is done once by the next delivery",
+            Self::KilledAfter => "killed after any statement, the commit included, the work is done once in the end",
+            Self::OtherBody => "the same id with another body does nothing more",
+            Self::OutOfOrder => "deliveries out of order, each repeated, do each work once",
+            Self::Forgotten => "a delivery after the inbox has forgotten it does nothing more",
+        })
+    }
+}
+
+/// What became of one property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub property: Property,
+    /// `None`: it held. Else what broke it.
+    pub broken: Option<String>,
+}
+
+/// Tries everything in turn; each finding is handed to `told` as it comes in, since a thousand rounds take their time.
+///
+/// # Errors
+/// When the database cannot be asked for the effects. A broken property is no error.
+pub async fn try_out<S: Subject>(
+    subject: &S,
+    plan: &Plan,
+    mut told: impl FnMut(&Finding),
+) -> Result<Vec<Finding>, BoxError> {
+    let client = connect(&plan.database_url).await?;
+    let mut bench = Bench { subject, plan, server: server_of(&plan.database_url)?, client, next: 0 };
+    let mut properties =
+        vec![Property::Twice, Property::AtOnce, Property::KilledBefore, Property::KilledAfter, Property::OtherBody];
+    properties.push(Property::OutOfOrder);
+    if plan.forget.is_some() {
+        properties.push(Property::Forgotten);
+    }
+    let mut findings = Vec::new();
+    for property in properties {
+        let broken = bench.look_at(property).await?;
+        let finding = Finding { property, broken };
+        told(&finding);
+        findings.push(finding);
+    }
+    Ok(findings)
+}
+
+struct Bench<'a, S> {
+    subject: &'a S,
+    plan: &'a Plan,
+    server: String,
+    /// Asks for the effects.
+    client: tokio_postgres::Client,
+    next: u64,
+}
+
+impl<S: Subject> Bench<'_, S> {
+    async fn look_at(&mut self, property: Property) -> Result<Option<String>, BoxError> {
+        match property {
+            Property::Twice => self.twice().await,
+            Property::AtOnce => self.at_once().await,
+            Property::KilledBefore => self.killed(Stop::Before).await,
+            Property::KilledAfter => self.killed(Stop::After).await,
+            Property::OtherBody => self.other_body().await,
+            Property::OutOfOrder => self.out_of_order().await,
+            Property::Forgotten => self.forgotten().await,
+        }
+    }
+
+    fn fresh(&mut self) -> Message {
+        self.next += 1;
+        (self.plan.message)(self.next)
+    }
+
+    async fn twice(&mut self) -> Result<Option<String>, BoxError> {
+        let message = self.fresh();
+        if let Err(error) = self.deliver(&message).await {
+            return Ok(Some(format!("the first delivery of {} failed: {error}", message.id)));
+        }
+        if let Err(error) = self.deliver(&message).await {
+            return Ok(Some(format!("the second delivery of {} failed, and would be repeated: {error}", message.id)));
+        }
+        self.one_effect(&message, "after two deliveries").await
+    }
+
+    async fn at_once(&mut self) -> Result<Option<String>, BoxError> {
+        for _ in 0..self.plan.rounds.max(1) {
+            let message = self.fresh();
+            let (first, second) = tokio::join!(self.deliver(&message), self.deliver(&message));
+            // The loser may have been told to come again.
+            if (first.is_err() || second.is_err())
+                && let Some(broken) = self.settle(&message).await
+            {
+                return Ok(Some(broken));
+            }
+            let broken = self.one_effect(&message, "after two deliveries at once").await?;
+            if broken.is_some() {
+                return Ok(broken);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn killed(&mut self, stop: fn(u32) -> Stop) -> Result<Option<String>, BoxError> {
+        for number in 1..=STATEMENTS_MAX {
+            let message = self.fresh();
+            let checkpoint = Checkpoint::before(&self.server, stop(number)).await?;
+            let way = through(&self.plan.database_url, checkpoint.port())?;
+            let killed = tokio::select! {
+                biased;
+                () = checkpoint.met() => true,
+                _ = bounded(self.plan.patience, self.subject.deliver(&way, &message)) => false,
+            };
+            drop(checkpoint);
+            if let Some(broken) = self.settle(&message).await {
+                return Ok(Some(broken));
+            }
+            let at = format!("killed at its statement {number} and delivered again");
+            let broken = self.one_effect(&message, &at).await?;
+            if broken.is_some() || !killed {
+                return Ok(broken);
+            }
+        }
+        Ok(Some(format!("a delivery sent more than {STATEMENTS_MAX} statements")))
+    }
+
+    async fn other_body(&mut self) -> Result<Option<String>, BoxError> {
+        let message = self.fresh();
+        if let Err(error) = self.deliver(&message).await {
+            return Ok(Some(format!("the delivery of {} failed: {error}", message.id)));
+        }
+        let mut other = message.clone();
+        other.body.push(b' ');
+        // Refused or repeated: either is right.
+        drop(self.deliver(&other).await);
+        self.one_effect(&message, "after another body under its id").await
+    }
+
+    async fn out_of_order(&mut self) -> Result<Option<String>, BoxError> {
+        let (earlier, later) = (self.fresh(), self.fresh());
+        for message in [&later, &earlier, &later, &earlier] {
+            if let Err(error) = self.deliver(message).await {
+                return Ok(Some(format!("a delivery of {} failed: {error}", message.id)));
+            }
+        }
+        let broken = self.one_effect(&earlier, "delivered after a later one").await?;
+        Ok(broken.or(self.one_effect(&later, "delivered before an earlier one").await?))
+    }
+
+    async fn forgotten(&mut self) -> Result<Option<String>, BoxError> {
+        let message = self.fresh();
+        if let Err(error) = self.deliver(&message).await {
+            return Ok(Some(format!("the delivery of {} failed: {error}", message.id)));
+        }
+        let forget = self.plan.forget.as_deref().unwrap_or_default();
+        self.client.execute_typed(forget, &[(&message.id, Type::TEXT)]).await?;
+        // Refused or repeated: either is right.
+        drop(self.deliver(&message).await);
+        self.one_effect(&message, "after the inbox had forgotten it").await
+    }
+
+    async fn deliver(&self, message: &Message) -> Result<(), BoxError> {
+        bounded(self.plan.patience, self.subject.deliver(&self.plan.database_url, message)).await
+    }
+
+    /// Delivers again until it is acknowledged.
+    async fn settle(&self, message: &Message) -> Option<String> {
+        let mut last = String::new();
+        for _ in 0..REDELIVERIES_MAX {
+            match self.deliver(message).await {
+                Ok(()) => return None,
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Some(format!("{} was not acknowledged by {REDELIVERIES_MAX} more deliveries: {last}", message.id))
+    }
+
+    async fn one_effect(&self, message: &Message, when: &str) -> Result<Option<String>, BoxError> {
+        let row = self.client.query_typed_one(&self.plan.effects, &[(&message.id, Type::TEXT)]).await?;
+        let effects: i64 = row.try_get(0)?;
+        Ok((effects != 1).then(|| format!("{} {when}: {effects} effects instead of 1", message.id)))
+    }
+}
+
+async fn bounded(patience: Duration, delivery: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
+    match tokio::time::timeout(patience, delivery).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("the delivery did not end within {} s", patience.as_secs()).into()),
+    }
+}
+
+async fn connect(url: &str) -> Result<tokio_postgres::Client, BoxError> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+/// Where host and port stand in a URL.
+fn place(url: &str) -> Result<std::ops::Range<usize>, BoxError> {
+    let (scheme, rest) = url.split_once("://").ok_or("the database must be given as a URL: postgres://...")?;
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let host = authority.rfind('@').map_or(0, |at| at + 1);
+    if authority.len() == host || authority.contains(',') {
+        return Err("the database's URL must name one host".into());
+    }
+    let first = scheme.len() + 3;
+    Ok(first + host..first + authority.len())
+}
+
+fn server_of(url: &str) -> Result<String, BoxError> {
+    let server = &url[place(url)?];
+    let has_port = server.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Ok(if has_port { server.to_owned() } else { format!("{server}:5432") })
+}
+
+/// The URL with another way to the same database.
+fn through(url: &str, port: u16) -> Result<String, BoxError> {
+    let place = place(url)?;
+    Ok(format!("{}127.0.0.1:{port}{}", &url[..place.start], &url[place.end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_replaces_host_and_port_alone() {
+        let cases = [
+            ("postgres://u:p@db:5433/app?x=1", "db:5433", "postgres://u:p@127.0.0.1:9/app?x=1"),
+            ("postgresql://db", "db:5432", "postgresql://127.0.0.1:9"),
+            ("postgres://u@[::1]/a", "[::1]:5432", "postgres://u@127.0.0.1:9/a"),
+        ];
+        for (url, server, way) in cases {
+            assert_eq!(
+                (server_of(url).unwrap_or_default().as_str(), through(url, 9).unwrap_or_default().as_str()),
+                (server, way)
+            );
+        }
+        for url in ["host=db", "postgres://", "postgres://a,b/c"] {
+            assert!(server_of(url).is_err(), "{url}");
+        }
+    }
+}
