@@ -1,4 +1,4 @@
-//! `run --drill duplicate=…`: duplicates on purpose look like those after a fault, are counted and announced, and
+//! `run --drill …`: duplicates on purpose look like those after a fault, are counted and announced, and
 //! need a second word.
 
 use std::collections::HashMap;
@@ -76,6 +76,33 @@ async fn kafka_gets_every_row_twice() -> Result<()> {
     let arrivals = received.iter().map(stage::kafka_arrival).collect::<Result<Vec<_>>>()?;
     must_be_whole(&journal, &arrivals, &ids, 2)?;
     drop(relay);
+    Ok(())
+}
+
+/// First arrivals keep their order; repetitions come after later messages of their lane.
+#[tokio::test]
+async fn reorder_repeats_rows_after_later_ones() -> Result<()> {
+    let (stage, journal) = (Stage::new().await?, Journal::default());
+    insert(&stage, "t", &journal).await?;
+    let relay = stage.launch().arg("--drill").arg("reorder=100%").arg(FLAG).start()?;
+    let published = || async { Ok(relay.metrics().await?.sum("outbox_published_messages_total", &[]) == ROWS as f64) };
+    wait::until_true("all rows at the broker", SOON, published).await?;
+    let repeated = relay.metrics().await?.sum("outbox_drill_messages_total", &[]) as usize;
+    // The last ten of each lane, one a key here, find nothing later to come after.
+    assert!((1..ROWS).contains(&repeated), "{repeated}");
+    let received = stage.rabbit.consume(&stage.queue, ROWS + repeated, SOON).await?;
+    let arrivals = received.iter().map(stage::rabbit_arrival).collect::<Result<Vec<_>>>()?;
+    ledger::check(&journal.entries(), &arrivals).require(repeated)?;
+    let mut last = HashMap::new();
+    let mut late = 0;
+    for arrival in &received {
+        let (key, id) = (arrival.header_text("ordering-key"), arrival.message_id.clone().context("no id")?);
+        let number: usize = id.rsplit_once('-').context("no number")?.1.parse()?;
+        let newest = last.entry(key).or_insert(number);
+        late += usize::from(number < *newest);
+        *newest = (*newest).max(number);
+    }
+    assert!(late > 0, "no repetition came after a later message of its key");
     Ok(())
 }
 

@@ -42,7 +42,7 @@ pub use reason::Reason;
 pub use relay::{Finish, Relay};
 pub use route::{Allowed, DEFAULT_EXCHANGE, Pattern, Route, RouteError, Routes};
 pub use row::{Row, RowId, Timestamp, TxId};
-pub use settings::{OnPark, Settings};
+pub use settings::{DrillShares, OnPark, Settings};
 pub use shared::{DatabaseLink, Shared};
 pub use sinks::Sinks;
 pub use source::{

@@ -30,8 +30,17 @@ pub struct Settings {
     /// `None` keeps sent rows for ever.
     pub retention_s: Option<u64>,
     pub on_park: OnPark,
-    /// `run --drill duplicate=…`: this share of confirmed rows, 0 to 1, is published once more. 0 but in a drill.
-    pub drill_duplicate_share: f64,
+    /// Nothing but in a drill.
+    pub drill: DrillShares,
+}
+
+/// `run --drill …`: shares of the confirmed rows, 0 to 1, that are published once more.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DrillShares {
+    /// At once.
+    pub duplicate: f64,
+    /// After later messages.
+    pub reorder: f64,
 }
 
 impl Default for Settings {
@@ -49,7 +58,7 @@ impl Default for Settings {
             shutdown_grace_ms: 20_000,
             retention_s: Some(7 * 24 * 3_600),
             on_park: OnPark::Continue,
-            drill_duplicate_share: 0.0,
+            drill: DrillShares::default(),
         }
     }
 }

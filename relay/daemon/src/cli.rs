@@ -139,9 +139,10 @@ pub struct Run {
     /// Give a drain up after this many seconds: exit 1 and say what remains
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "drain")]
     pub drain_timeout: u64,
-    /// For tests in staging: publish this share of confirmed rows once more, as duplicate=1%
+    /// For tests in staging: publish this share of confirmed rows once more, at once (duplicate=1%) or after later
+    /// messages (reorder=1%); may be given for both
     #[arg(long, value_name = "WHAT", requires = "not_production")]
-    pub drill: Option<Drill>,
+    pub drill: Vec<Drill>,
     /// Says that duplicates on purpose harm nobody here
     #[arg(long = "yes-this-is-not-production", requires = "drill")]
     pub not_production: bool,
@@ -285,6 +286,7 @@ mod tests {
             "outbox-relay migrate --database-url postgres://x",
             "outbox-relay run --config f --amqp-url u --kafka-brokers h --admin-listen 127.0.0.1:0 --drain --drain-timeout 9",
             "outbox-relay run --drill duplicate=1% --yes-this-is-not-production",
+            "outbox-relay run --drill duplicate=1% --drill reorder=1% --yes-this-is-not-production",
             "outbox-relay check --output json",
             "outbox-relay status",
             "outbox-relay parked list",
@@ -307,7 +309,7 @@ mod tests {
             "outbox-relay run --drain-timeout 3",
             "outbox-relay run --drill duplicate=1%",
             "outbox-relay run --yes-this-is-not-production",
-            "outbox-relay run --drill reorder=1% --yes-this-is-not-production",
+            "outbox-relay run --drill swap=1% --yes-this-is-not-production",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

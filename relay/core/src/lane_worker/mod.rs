@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Millis;
 use crate::lane::Lane;
 use crate::lane_worker::claim::Turn;
+use crate::lane_worker::drill::Drill;
 use crate::lane_worker::publish::Blocked;
 use crate::mark::{MarkHandle, Marked};
 use crate::publisher::Answer;
@@ -97,8 +98,7 @@ pub(crate) struct LaneWorker<S> {
     starved: bool,
     stopping: bool,
     held_look_at: Millis,
-    /// Rows of a drill that the broker has not answered.
-    drills_open: usize,
+    drill: Drill,
     /// A sink sent rows back: publishing rests until then.
     pause_until: Millis,
     /// The database's clock less ours, in microseconds.
@@ -128,7 +128,7 @@ impl<S: Session> LaneWorker<S> {
             starved: false,
             stopping: false,
             held_look_at: Millis(0),
-            drills_open: 0,
+            drill: Drill::default(),
             pause_until: Millis(0),
             database_ahead_us: 0,
         }

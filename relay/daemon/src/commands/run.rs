@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Admin};
 use crate::config::{self, Sources};
 use crate::database::connect;
-use crate::drill::Drill;
+use crate::drill;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::health::{Progress, Readiness};
 use crate::metrics::Metrics;
@@ -33,9 +33,10 @@ pub async fn run(sources: &Sources, arguments: &cli::Run, stop: &Stop) -> Outcom
     logging::start(&configuration.log)?;
     let relay_id = uuid::Uuid::new_v4();
     info!(version = env!("CARGO_PKG_VERSION"), relay_id = %relay_id, "outbox-relay starts");
-    let drilled = arguments.drill.map_or(0.0, Drill::duplicate_share);
-    if drilled > 0.0 {
-        warn!(duplicate_percent = drilled * 100.0, "DRILL: confirmed messages are published once more, on purpose");
+    if !arguments.drill.is_empty() {
+        let shares = drill::shares(&arguments.drill);
+        let (duplicate_percent, reorder_percent) = (shares.duplicate * 100.0, shares.reorder * 100.0);
+        warn!(duplicate_percent, reorder_percent, "DRILL: confirmed messages are published once more, on purpose");
     }
     let parts = Parts::new(&configuration)?;
     let admin = match configuration.admin_listen {
@@ -106,7 +107,7 @@ impl Parts {
         let source = PostgresSource::new(postgres(&configuration, relay_id))
             .map_err(|error| Failure::text(Exit::Configuration, error))?;
         let mut settings = configuration.settings.relay.clone();
-        settings.drill_duplicate_share = arguments.drill.map_or(0.0, Drill::duplicate_share);
+        settings.drill = drill::shares(&arguments.drill);
         let shared = Arc::new(Shared::new(settings, configuration.routes, sinks, observer));
         // Our own token: a drain that takes too long and a refused login end the relay too.
         let end = stop.child_token();

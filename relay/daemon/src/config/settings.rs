@@ -48,7 +48,7 @@ impl Settings {
             retention_s: retention(reader),
             on_park: reader.choice("on_park", &[("continue", OnPark::Continue), ("block_key", OnPark::BlockKey)]),
             // A flag of `run` alone: no file and no variable may begin a drill.
-            drill_duplicate_share: 0.0,
+            drill: outbox_core::DrillShares::default(),
         };
         let fences =
             [("local", DurabilityFence::Local), ("sync", DurabilityFence::Sync), ("none", DurabilityFence::None)];
