@@ -210,7 +210,7 @@ async fn in_database(stage: &mut Stage, kind: Kind) -> Result<()> {
         Kind::LanesLocked => {
             let locker = database::connect(stage.database.url()).await?;
             // It waits for the relays' own locks at most as long as they hold them.
-            locker.batch_execute("SET default_transaction_read_only = off; BEGIN").await?;
+            locker.batch_execute("BEGIN READ WRITE").await?;
             locker.batch_execute("SELECT FROM outbox.lane ORDER BY lane FOR UPDATE").await?;
             stage.locker = Some(locker);
             Ok(())
