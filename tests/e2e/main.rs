@@ -29,6 +29,7 @@ mod order;
 mod phantom;
 mod recovery;
 mod replicas;
+mod returns;
 mod rights;
 mod scene;
 mod shared_lanes;

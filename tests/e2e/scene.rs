@@ -134,14 +134,27 @@ impl Scene {
         }
     }
 
+    /// The port of RabbitMQ.
+    pub fn broker_port(&self) -> Result<u16> {
+        let address = self.broker_address();
+        let (_, port) = address.rsplit_once(':').context("the broker's address has no port")?;
+        Ok(port.split('/').next().unwrap_or(port).parse()?)
+    }
+
+    /// The address of RabbitMQ through another port of this host.
+    pub fn broker_through(&self, port: u16) -> Result<String> {
+        let address = self.broker_address();
+        let (before, after) = address.rsplit_once(':').context("the broker's address has no port")?;
+        let (_, vhost) = after.split_once('/').unwrap_or((after, ""));
+        Ok(format!("{before}:{port}/{vhost}"))
+    }
+
     /// A way to the shared broker that a test can break.
     pub async fn broker_proxy(&self) -> Result<BrokerProxy> {
         match &self.broker {
-            Broker::Rabbitmq(rabbit) => {
-                let (before, port) = rabbit.url().rsplit_once(':').context("the broker's address has no port")?;
-                let (port, vhost) = port.split_once('/').unwrap_or((port, ""));
-                let proxy = Proxy::start(port.parse()?).await?;
-                Ok(BrokerProxy { address: format!("{before}:{}/{vhost}", proxy.port()), proxy: Way::Rabbitmq(proxy) })
+            Broker::Rabbitmq(_) => {
+                let proxy = Proxy::start(self.broker_port()?).await?;
+                Ok(BrokerProxy { address: self.broker_through(proxy.port())?, proxy: Way::Rabbitmq(proxy) })
             }
             Broker::Kafka(_) => {
                 let proxy = KafkaProxy::start().await?;
@@ -194,6 +207,12 @@ impl Scene {
         row.expected_headers.insert("exchange".to_owned(), exchange.to_owned());
         let headers = json!(row.expected_headers);
         row.headers(headers)
+    }
+
+    /// The queue takes these routing keys too.
+    pub async fn bind_also(&self, routing_key: &str) -> Result<()> {
+        let Broker::Rabbitmq(rabbit) = &self.broker else { bail!("only RabbitMQ has bindings") };
+        rabbit.bind(&self.topic, "amq.topic", routing_key).await
     }
 
     /// Rows written so far, whatever became of them.

@@ -20,6 +20,7 @@ pub mod tally;
 pub mod verdict;
 pub mod writer;
 
+pub mod ack_merger;
 pub mod kafka_proxy;
 pub mod proxy;
 
