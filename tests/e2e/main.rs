@@ -22,6 +22,7 @@ mod fidelity;
 mod kill9;
 mod kit;
 mod late_commits;
+mod late_relays;
 mod metrics_truth;
 mod mutants;
 mod operate;

@@ -4,8 +4,8 @@
 //! once, not only on new ones. It knows no protocol.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -75,9 +75,22 @@ struct Counters {
     requests: AtomicU64,
     replies: AtomicU64,
     connections: AtomicU64,
+    /// What a test looks for, and where.
+    wanted: Mutex<Option<(Direction, Vec<u8>)>>,
+    sightings: AtomicU64,
 }
 
 impl Counters {
+    fn look(&self, direction: Direction, chunk: &[u8]) {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((where_to, text)) = wanted.as_ref()
+            && *where_to == direction
+            && chunk.windows(text.len()).any(|part| part == text.as_slice())
+        {
+            self.sightings.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn bytes(&self, direction: Direction) -> &AtomicU64 {
         match direction {
             Direction::Requests => &self.requests,
@@ -186,6 +199,21 @@ impl Proxy {
         self.counters.connections.load(Ordering::Relaxed)
     }
 
+    /// Counts from now on the chunks of a direction that hold this text, kept ones too. A text that two chunks share
+    /// is not seen.
+    pub fn look_for(&self, direction: Direction, text: &str) {
+        assert!(!text.is_empty(), "nothing to look for");
+        let mut wanted = self.counters.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        *wanted = Some((direction, text.as_bytes().to_vec()));
+        self.counters.sightings.store(0, Ordering::Relaxed);
+    }
+
+    /// Chunks with the text of [`Proxy::look_for`] so far.
+    #[must_use]
+    pub fn sightings(&self) -> u64 {
+        self.counters.sightings.load(Ordering::Relaxed)
+    }
+
     fn set_flow(&self, direction: Direction, flow: Flow) {
         self.faults.send_modify(|faults| faults.way_mut(direction).flow = flow);
     }
@@ -252,6 +280,7 @@ async fn read(mut from: OwnedReadHalf, chunks: mpsc::Sender<(Instant, Bytes)>, d
     let mut buffer = vec![0; CHUNK_BYTES_MAX];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         shared.counters.bytes(direction).fetch_add(count as u64, Ordering::Relaxed);
+        shared.counters.look(direction, &buffer[..count]);
         let due = Instant::now() + shared.faults.borrow().way(direction).delay;
         if chunks.send((due, Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
             return;

@@ -80,6 +80,21 @@ async fn a_stall_keeps_bytes_and_dropping_does_not() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_text_that_is_looked_for_is_seen_while_it_is_kept() -> Result<()> {
+    let proxy = Proxy::start(echo().await?).await?;
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
+    ask(&mut stream, "the text").await?;
+    proxy.look_for(Direction::Requests, "text");
+    ask(&mut stream, "others").await?;
+    assert_eq!(proxy.sightings(), 0);
+    proxy.stall(Direction::Requests);
+    stream.write_all(b"a text again").await?;
+    wait::until_true("the text to be seen", wait::SOON, || async { Ok(proxy.sightings() == 1) }).await?;
+    assert!(is_silent(&mut stream).await);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_cut_closes_open_connections_and_refusing_the_new_ones() -> Result<()> {
     let proxy = Proxy::start(echo().await?).await?;
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
