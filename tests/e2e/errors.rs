@@ -105,8 +105,8 @@ async fn configuration(book: &mut Book, database: &str, amqp: &str) -> Result<()
     book.command("A property of Kafka that would break a promise", property("acks = \"1\"")).await?;
     book.command("A property that Kafka does not know", property("\"linger.msec\" = \"5\"")).await?;
     book.command(
-        "A database URL that asks for TLS",
-        run(&RUN).amqp(amqp).database(&format!("postgres://app:{PASSWORD}@db/x?sslmode=require")),
+        "A database URL that may fall back to plain text",
+        run(&RUN).amqp(amqp).database(&format!("postgres://app:{PASSWORD}@db/x?sslmode=prefer")),
     )
     .await?;
     book.command("No database URL", run(&RUN).amqp(amqp).database(&format!("mysql://app:{PASSWORD}@db/x"))).await?;
@@ -123,6 +123,10 @@ async fn services_that_refuse(book: &mut Book, place: &Database, rabbit: &Rabbit
     book.command("The database is away", run(&["status"]).database(away)).await?;
     book.command("The database refuses the password", run(&["status"]).database(&wrong_password)).await?;
     let missing = Database::url_of(url, "no_such_database")?;
+    let tls = |mode: &str| run(&["status"]).database(&format!("{url}?sslmode={mode}"));
+    book.command("The database speaks no TLS", tls("require")).await?;
+    let file = "verify-full&sslrootcert=/nonexistent/ca.pem";
+    book.command("The file of the authorities is not there", tls(file)).await?;
     book.command("There is no such database", run(&["status"]).database(&missing)).await?;
     let empty = Database::empty().await?;
     book.replacements.push((empty.name().to_owned(), "DATABASE"));

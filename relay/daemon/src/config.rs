@@ -7,6 +7,7 @@
 //! broker's password. Deliberately absent: reloading while running; restart instead.
 
 mod brokers;
+mod database_tls;
 mod database_url;
 mod effective;
 mod keys;
@@ -29,11 +30,11 @@ use outbox_core::{OnPark, Routes};
 use secrecy::ExposeSecret as _;
 
 pub use brokers::Brokers;
-pub use database_url::Database;
 pub use effective::{Effective, default_file};
 #[cfg(test)]
 pub use keys::{KEYS, ROUTE_KEYS};
 pub use layers::Sources;
+pub use outbox_postgres::Database;
 pub use problem::ConfigurationError;
 pub use settings::Settings;
 

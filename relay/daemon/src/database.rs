@@ -7,8 +7,9 @@ use std::error::Error as _;
 use std::future::Future;
 use std::time::Duration;
 
+use outbox_postgres::{TlsProblem, tls_problem};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error, IsolationLevel, NoTls, Transaction};
+use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
 
 use crate::config::Database;
 use crate::exit::{Exit, Failure, Outcome};
@@ -27,7 +28,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(STATEMENT_TIMEOUT_MS + 5_
 /// # Errors
 /// `Unavailable` where trying again may help, `Configuration` where an operator must act.
 pub async fn connect(database: &Database) -> Outcome<Client> {
-    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, database.config.connect(NoTls)).await;
+    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, database.connect()).await;
     let (client, connection) = connecting
         .map_err(|_| {
             let text = format!(
@@ -76,6 +77,10 @@ pub async fn answered<T>(what: &str, asking: impl Future<Output = Result<T, Erro
 
 /// Sorts an error of the driver by what an operator can do about it. Its own text is only "db error".
 pub fn explain(what: &str, error: Error) -> Failure {
+    if let Some(TlsProblem { text, lasts }) = tls_problem(&error) {
+        let exit = if lasts { Exit::Configuration } else { Exit::Unavailable };
+        return Failure::text(exit, format!("{what}: {text}"));
+    }
     let Some(db) = error.as_db_error() else {
         let away = error.is_closed() || error.source().is_some_and(|source| source.is::<std::io::Error>());
         let (exit, advice) = if away {

@@ -2,6 +2,8 @@
 
 use uuid::Uuid;
 
+use crate::tls::Database;
+
 /// `durability_fence`: what makes sure that a row cannot be undone once it is published (design, section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurabilityFence {
@@ -16,8 +18,8 @@ pub enum DurabilityFence {
 /// Checked settings of the adapter.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
-    /// Where the database is; its `Debug` hides the password.
-    pub connection: tokio_postgres::Config,
+    /// Where the database is and how it is spoken to; its `Debug` hides the password.
+    pub database: Database,
     /// Names the outbox in `outbox.lane` and `outbox.held`; ours is `outbox`.
     pub source: String,
     /// Made anew at each process start.

@@ -7,10 +7,12 @@ use deadpool_postgres::{ClientWrapper, Object};
 use futures_util::TryStreamExt as _;
 use outbox_core::SourceError;
 use tokio::sync::watch;
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{NoTls, Row};
 
+use crate::config::PostgresConfig;
 use crate::errors::classify;
+use crate::tls::{Tls, cancel};
 
 /// A parameter with its type: statements are sent unnamed.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -52,12 +54,14 @@ pub(crate) struct Connection {
     client: ClientWrapper,
     name: &'static str,
     timeout: Duration,
+    tls: Option<Tls>,
     alarm: Alarm,
 }
 
 impl Connection {
-    pub(crate) fn new(object: Object, name: &'static str, timeout_ms: u64, alarm: Alarm) -> Self {
-        Self { client: Object::take(object), name, timeout: Duration::from_millis(timeout_ms), alarm }
+    pub(crate) fn new(object: Object, name: &'static str, config: &PostgresConfig, alarm: Alarm) -> Self {
+        let timeout = Duration::from_millis(config.statement_timeout_ms);
+        Self { client: Object::take(object), name, timeout, tls: config.database.tls().cloned(), alarm }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -131,10 +135,10 @@ impl Connection {
     /// Dropping the future does not stop the statement: the server is asked to, and the connection is given up.
     fn cancel(&self) {
         let token = self.client.cancel_token();
-        let timeout = self.timeout;
+        let (timeout, tls) = (self.timeout, self.tls.clone());
         tokio::spawn(async move {
             // The server may be gone; then there is nothing to cancel.
-            let _ = tokio::time::timeout(timeout, token.cancel_query(NoTls)).await;
+            let _ = tokio::time::timeout(timeout, cancel(&token, tls.as_ref())).await;
         });
     }
 }

@@ -5,6 +5,8 @@ use outbox_core::SourceError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+use crate::tls::tls_problem;
+
 /// Classifies an error of one statement.
 pub(crate) fn classify(error: &Error) -> SourceError {
     let text = describe(error);
@@ -30,6 +32,9 @@ pub(crate) fn classify(error: &Error) -> SourceError {
 /// Message and SQLSTATE, or what the client met; never parameters or rows.
 pub(crate) fn describe(error: &Error) -> String {
     use std::error::Error as _;
+    if let Some(problem) = tls_problem(error) {
+        return problem.text;
+    }
     match error.as_db_error() {
         Some(database) => format!("{} (SQLSTATE {})", database.message(), database.code().code()),
         None => match error.source() {

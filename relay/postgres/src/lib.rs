@@ -8,6 +8,7 @@ mod connection;
 mod dialer;
 mod errors;
 mod session;
+mod tls;
 mod types;
 mod wrong;
 
@@ -21,3 +22,4 @@ mod retention;
 
 pub use config::{DurabilityFence, PostgresConfig};
 pub use session::{PostgresSession, PostgresSource, SESSION_CONNECTIONS};
+pub use tls::{Database, Identity, Tls, TlsError, TlsProblem, Trust, tls_problem};

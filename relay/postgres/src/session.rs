@@ -39,7 +39,7 @@ impl PostgresSource {
     /// # Errors
     /// Says what the pool refused.
     pub fn new(config: PostgresConfig) -> Result<Self, String> {
-        let mut connection = config.connection.clone();
+        let mut connection = config.database.config().clone();
         connection
             .connect_timeout(CONNECT_TIMEOUT)
             .keepalives(true)
@@ -52,7 +52,7 @@ impl PostgresSource {
             connection.application_name("outbox-relay");
         }
         let cancelled_waits = CancelledWaits::default();
-        let dialer = Dialer { cancelled_waits: cancelled_waits.clone() };
+        let dialer = Dialer { tls: config.database.tls().cloned(), cancelled_waits: cancelled_waits.clone() };
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Verified };
         let manager = Manager::from_connect(connection, dialer, recycling);
         let timeouts =
@@ -68,7 +68,7 @@ impl PostgresSource {
 
     async fn connection(&self, name: &'static str, alarm: &Alarm) -> Result<Connection, SourceError> {
         match self.pool.get().await {
-            Ok(object) => Ok(Connection::new(object, name, self.config.statement_timeout_ms, alarm.clone())),
+            Ok(object) => Ok(Connection::new(object, name, &self.config, alarm.clone())),
             Err(deadpool_postgres::PoolError::Backend(error)) => Err(crate::errors::classify(&error)),
             Err(error) => Err(SourceError::Lost(error.to_string())),
         }

@@ -220,7 +220,7 @@ impl Parts {
 
 fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConfig {
     PostgresConfig {
-        connection: configuration.database.config.clone(),
+        database: configuration.database.clone(),
         source: "outbox".to_owned(),
         relay_id,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -64,7 +64,7 @@ fn flags_beat_environment_beats_file_beats_defaults() {
     assert_eq!(relay.admin_listen.unwrap().port(), 3);
     assert_eq!(relay.brokers.kafka.unwrap().brokers, "env:9092,env2");
     assert!(relay.brokers.rabbitmq.is_none(), "an empty variable is not set");
-    assert_eq!(relay.database.config.get_user(), Some("long"), "a url hides the file's url_file");
+    assert_eq!(relay.database.config().get_user(), Some("long"), "a url hides the file's url_file");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn secrets_come_from_files_and_are_never_shown() {
     let mut from_directory = sources("", &[("AMQP_URL", "amqp://a:hunter2@localhost")], &[]);
     from_directory.credentials_dir = Some(directory.clone());
     let relay = for_relay(&from_directory).unwrap();
-    assert_eq!(relay.database.config.get_password(), Some(b"hunter2".as_slice()));
+    assert_eq!(relay.database.config().get_password(), Some(b"hunter2".as_slice()));
     assert!(!format!("{relay:?}").contains("hunter2"));
     let shown = effective(&from_directory).unwrap();
     assert!(shown.to_toml().contains("url = \"amqp://a:***@localhost\""), "{}", shown.to_toml());

@@ -59,7 +59,7 @@ impl Database {
         let mut connection = self.config();
         connection.options(format!("-c role=outbox_relay {options}"));
         let config = PostgresConfig {
-            connection,
+            database: outbox_postgres::Database::new(connection, None),
             source: "outbox".to_owned(),
             relay_id,
             version: "test".to_owned(),

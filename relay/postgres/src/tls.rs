@@ -1,0 +1,93 @@
+//! TLS to PostgreSQL: what is asked for, and the one way in which anybody connects.
+//!
+//! Guaranteed: a database that is asked for with TLS is never spoken to without; files are read anew for each
+//! connection, so that a certificate which was replaced is used at the next one. Deliberately absent: a fall-back to
+//! plain text, encrypted private keys, revocation lists.
+
+mod connector;
+mod material;
+mod problem;
+mod verifier;
+
+use std::path::PathBuf;
+
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{CancelToken, Client, Config, Connection, Error, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use connector::Connector;
+pub use problem::{TlsError, TlsProblem, tls_problem};
+
+/// Whom the client takes for the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Whoever answers: `sslmode=require` without roots. Keeps listeners out and nobody else.
+    Anybody,
+    /// Who has a certificate of these authorities, under any name: `verify-ca`.
+    Authority(PathBuf),
+    /// Who has one for the name that was dialled: `verify-full`. `None`: the system's authorities.
+    AuthorityAndName(Option<PathBuf>),
+}
+
+/// The client's own certificate and its key, both in PEM form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub trust: Trust,
+    pub identity: Option<Identity>,
+}
+
+/// Where the database is and how it is spoken to. Its `Debug` shows no password.
+#[derive(Clone, Debug)]
+pub struct Database {
+    config: Config,
+    tls: Option<Tls>,
+}
+
+type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+
+impl Database {
+    /// Without `tls` the connection is plain text, whatever `config` says.
+    #[must_use]
+    pub fn new(mut config: Config, tls: Option<Tls>) -> Self {
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        Self { config, tls }
+    }
+
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// `None`: plain text.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    /// Connects once.
+    ///
+    /// # Errors
+    /// The driver's; what is wrong with TLS is in its source, and `tls_problem` says it.
+    pub async fn connect(&self) -> Result<(Client, Connection<Socket, Stream>), Error> {
+        dial(&self.config, self.tls.as_ref()).await
+    }
+}
+
+/// As `Database::connect`, with a configuration that was changed since.
+pub(crate) async fn dial(config: &Config, tls: Option<&Tls>) -> Result<(Client, Connection<Socket, Stream>), Error> {
+    // A handshake's state is large, and callers keep theirs for as long as they live.
+    Box::pin(config.connect(Connector::load(tls).await)).await
+}
+
+/// Asks the server to stop a statement, over a connection as secure as the statement's own.
+pub(crate) async fn cancel(token: &CancelToken, tls: Option<&Tls>) -> Result<(), Error> {
+    token.cancel_query(Connector::load(tls).await).await
+}
