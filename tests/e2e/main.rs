@@ -6,6 +6,7 @@ mod brokers;
 mod campaign;
 mod catalogue;
 mod check;
+mod database_tls;
 mod demo;
 mod deploy;
 mod drill;

@@ -24,9 +24,11 @@ pub mod ack_merger;
 pub mod kafka_proxy;
 pub mod proxy;
 
+pub mod certificates;
 pub mod metrics;
 pub mod own_services;
 pub mod relay;
+pub mod tls_postgres;
 
 pub mod cleanup;
 mod output;

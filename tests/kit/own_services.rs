@@ -85,6 +85,12 @@ impl OwnServices {
         Self { folder: folder.to_path_buf(), given: true, environment: Vec::new() }
     }
 
+    /// Where the set and its files are; gone at its end.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Kafka's pairs of (port where the broker listens, port it advertises), for fault proxies.
     ///
     /// # Errors
