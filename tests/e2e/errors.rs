@@ -111,6 +111,12 @@ async fn configuration(book: &mut Book, database: &str, amqp: &str) -> Result<()
     .await?;
     book.command("No database URL", run(&RUN).amqp(amqp).database(&format!("mysql://app:{PASSWORD}@db/x"))).await?;
     book.command("No AMQP URL", run(&RUN).database(database).amqp(&format!("http://app:{PASSWORD}@rabbit"))).await?;
+    let plain = run(&RUN).database(database).amqp(&format!("amqp://app:{PASSWORD}@rabbit")).kafka("kafka:9092");
+    book.command(
+        "Brokers on another machine without TLS",
+        plain.config("[[route]]\nmatch = \"*\"\nsink = \"kafka\"\n"),
+    )
+    .await?;
     let file = base().env("OUTBOX__DATABASE__URL_FILE", "/nonexistent/url");
     book.command("A secret's file that is not there", file).await
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use outbox_core::is_loopback;
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
@@ -27,6 +28,8 @@ pub struct KafkaConfig {
     pub brokers: String,
     /// `kafka.properties`: librdkafka's own, except those that would break a promise.
     pub properties: BTreeMap<String, String>,
+    /// `kafka.allow_plaintext`: whether records may go to another machine unencrypted.
+    pub allow_plaintext: bool,
     /// `confirm.timeout_ms`: when the oldest row has waited this long, the outcome of all is unknown.
     pub confirm_timeout_ms: u64,
     /// `in_flight_max`: the most rows that are handed over and unanswered.
@@ -42,6 +45,7 @@ impl KafkaConfig {
         Self {
             brokers: brokers.into(),
             properties: BTreeMap::new(),
+            allow_plaintext: false,
             confirm_timeout_ms: 30_000,
             in_flight_max: 2_000,
             strict: false,
@@ -216,7 +220,27 @@ fn check_values(config: &KafkaConfig) -> Result<(), ConfigError> {
             return Err(ConfigError::Refused { key: key.clone(), reason });
         }
     }
-    Ok(())
+    match plain_entry(config).filter(|_| !config.allow_plaintext) {
+        None => Ok(()),
+        Some(entry) => Err(value(
+            "kafka.brokers",
+            &format!(
+                "'{entry}' is another machine, and records would go there in plain text; set security.protocol to ssl \
+                 or sasl_ssl in kafka.properties, or, on a network you trust, kafka.allow_plaintext = true"
+            ),
+        )),
+    }
+}
+
+/// The first broker on another machine that is spoken to without TLS. An entry may have a protocol of its own.
+fn plain_entry(config: &KafkaConfig) -> Option<&str> {
+    let common = config.properties.get("security.protocol").map_or("plaintext", |protocol| protocol.trim());
+    config.brokers.split(',').map(str::trim).find(|entry| {
+        let (protocol, place) = entry.split_once("://").unwrap_or((common, entry));
+        let host =
+            place.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(place, |(host, _)| host);
+        ["plaintext", "sasl_plaintext"].contains(&protocol.to_lowercase().as_str()) && !is_loopback(host)
+    })
 }
 
 fn number(properties: &BTreeMap<String, String>, keys: &[&str]) -> Result<Option<f64>, ConfigError> {
@@ -282,13 +306,35 @@ mod tests {
     }
 
     #[test]
+    fn plain_text_goes_to_this_machine_alone_unless_somebody_says_so() {
+        let with = |brokers: &str, protocol: &str| {
+            let mut config = KafkaConfig::new(brokers);
+            config.properties.insert("security.protocol".to_owned(), protocol.to_owned());
+            config
+        };
+        let plain = |config: &KafkaConfig| plain_entry(config).map(str::to_owned);
+        for brokers in ["localhost:1", "127.0.0.1:1,[::1]:2", "localhost"] {
+            assert_eq!(plain(&KafkaConfig::new(brokers)), None, "{brokers}");
+        }
+        assert_eq!(plain(&KafkaConfig::new("localhost:1, k:2")), Some("k:2".to_owned()));
+        assert_eq!(plain(&with("k", "SASL_PLAINTEXT")), Some("k".to_owned()));
+        assert_eq!(plain(&with("k:1", "sasl_ssl")), None);
+        assert_eq!(plain(&with("PLAINTEXT://k:1", "ssl")), Some("PLAINTEXT://k:1".to_owned()));
+        let mut config = KafkaConfig::new("k:1");
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.starts_with("kafka.brokers: 'k:1' is another machine"), "{error}");
+        config.allow_plaintext = true;
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
     fn values_out_of_range_are_refused() {
         let mut config = KafkaConfig::new("a:1,,b:1");
         assert!(config.check().unwrap_err().to_string().contains("kafka.brokers"));
-        config = KafkaConfig::new("a:1");
+        config = KafkaConfig::new("localhost:1");
         config.in_flight_max = 0;
         assert!(config.check().unwrap_err().to_string().contains("in_flight_max"));
-        config = KafkaConfig::new("a:1");
+        config = KafkaConfig::new("localhost:1");
         config.confirm_timeout_ms = 1;
         assert!(config.check().unwrap_err().to_string().contains("confirm.timeout_ms"));
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use lapin::uri::{AMQPScheme, AMQPUri};
-use outbox_core::BackoffPolicy;
+use outbox_core::{BackoffPolicy, is_loopback};
 
 /// RabbitMQ's default `max_message_size` up to 3.13; newer brokers default to 16 MiB and say so in their refusal,
 /// which the adapter then remembers.
@@ -38,6 +38,8 @@ pub struct RabbitmqOptions {
     /// PEM file with the certificate authorities to trust instead of the system's; read at each connect, so that a
     /// rotated file counts from the next connection on.
     pub ca_file: Option<PathBuf>,
+    /// Whether an `amqp://` URL may name another machine.
+    pub allow_plaintext: bool,
     /// Channels per connection, each with a window of its own.
     pub channels: usize,
     /// Unconfirmed rows per channel.
@@ -65,6 +67,7 @@ impl RabbitmqOptions {
         Self {
             url: url.into(),
             ca_file: None,
+            allow_plaintext: false,
             channels: 2,
             window_max: 500,
             window_bytes_max: 8 * 1_024 * 1_024,
@@ -203,6 +206,12 @@ fn parse_url(options: &RabbitmqOptions) -> Result<(AMQPUri, Option<PathBuf>), Co
     if uri.authority.host.is_empty() || uri.authority.port == 0 {
         return Err(refuse("must name a host and a port above 0"));
     }
+    if uri.scheme == AMQPScheme::AMQP && !options.allow_plaintext && !is_loopback(&uri.authority.host) {
+        return Err(refuse(
+            "would go to another machine in plain text; write amqps:// (with rabbitmq.ca_file where its authority is \
+             your own), or, on a network you trust, set rabbitmq.allow_plaintext = true",
+        ));
+    }
     if uri.vhost.is_empty() {
         // "amqp://host/" names the virtual host "" by the letter; nobody has one, and everybody means "/".
         "/".clone_into(&mut uri.vhost);
@@ -251,7 +260,20 @@ mod tests {
     use super::*;
 
     fn config(url: &str) -> Result<RabbitmqConfig, ConfigError> {
-        RabbitmqConfig::new(RabbitmqOptions::new(url))
+        RabbitmqConfig::new(RabbitmqOptions { allow_plaintext: true, ..RabbitmqOptions::new(url) })
+    }
+
+    #[test]
+    fn plain_text_goes_to_this_machine_alone_unless_somebody_says_so() {
+        let unsaid = |url: &str| RabbitmqConfig::new(RabbitmqOptions::new(url)).map(|_| ());
+        for url in ["amqp://localhost", "amqp://u:p@127.0.0.1:5673/x", "amqp://[::1]", "amqps://rabbit"] {
+            assert_eq!(unsaid(url), Ok(()), "{url}");
+        }
+        for url in ["amqp://rabbit", "amqp://u:secret@10.0.0.1/x", "amqp://[fe80::1]:5672"] {
+            let error = unsaid(url).expect_err(url);
+            assert_eq!(error.key, "rabbitmq.url");
+            assert!(error.rule.contains("rabbitmq.allow_plaintext = true"), "{error}");
+        }
     }
 
     #[test]
@@ -308,7 +330,7 @@ mod tests {
     #[test]
     fn numbers_out_of_range_name_their_key() {
         let bad = |change: fn(&mut RabbitmqOptions)| {
-            let mut options = RabbitmqOptions::new("amqp://h");
+            let mut options = RabbitmqOptions::new("amqps://h");
             change(&mut options);
             RabbitmqConfig::new(options).expect_err("must be refused").key
         };

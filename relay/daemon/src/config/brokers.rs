@@ -47,11 +47,13 @@ impl Brokers {
 fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> {
     let pipelined = reader.choice("rabbitmq.order", &[("strict", false), ("pipelined", true)]);
     let ca_file = reader.text("rabbitmq.ca_file").map(PathBuf::from);
+    let allow_plaintext = reader.yes("rabbitmq.allow_plaintext");
     let limited = reader.set("rabbitmq.message_bytes_max").is_some();
     let message_bytes_max = limited.then(|| reader.size_bytes("rabbitmq.message_bytes_max", 1..=1 << 30));
     let url = secret::read(reader, "rabbitmq.url")?;
     let mut options = RabbitmqOptions::new(url.expose_secret());
     options.ca_file = ca_file;
+    options.allow_plaintext = allow_plaintext;
     options.message_bytes_max = message_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
     options.confirm_timeout_ms = settings.relay.confirm_timeout_ms;
     options.pipelined = pipelined;
@@ -68,6 +70,7 @@ fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> 
 
 fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
     let properties = properties(reader);
+    let allow_plaintext = reader.yes("kafka.allow_plaintext");
     let brokers = reader.text("kafka.brokers").filter(|brokers| !brokers.is_empty());
     let Some(brokers) = brokers else {
         if !properties.is_empty() {
@@ -87,6 +90,7 @@ fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
     let config = KafkaConfig {
         brokers: entries.join(","),
         properties,
+        allow_plaintext,
         confirm_timeout_ms: settings.relay.confirm_timeout_ms,
         in_flight_max: settings.relay.in_flight_max,
         // Behind a parked row nothing of its key may be under way.
@@ -98,6 +102,7 @@ fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
             reader.refuse(&format!("{KAFKA_PROPERTIES}.{key}"), format!("may not be set: {reason}"));
         }
         Err(ConfigError::Property { key, detail }) => reader.refuse(&format!("{KAFKA_PROPERTIES}.{key}"), detail),
+        Err(ConfigError::Value { key, rule }) if key == "kafka.brokers" => reader.refuse(&key, rule),
         Err(ConfigError::Value { key, rule }) => reader.miss(&key, &rule),
         Err(error @ (ConfigError::Client { .. } | ConfigError::Thread { .. })) => reader.refuse("kafka", error),
     }

@@ -4,9 +4,9 @@
 //! meaning for us, left out where leaving out changes nothing, and refused with a word of advice otherwise. What they
 //! say about TLS is for `database_tls` to judge.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
+use outbox_core::is_loopback;
 use outbox_postgres::Database;
 use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslNegotiation, TargetSessionAttrs};
@@ -202,10 +202,7 @@ fn remote(config: &Config) -> Option<String> {
 fn is_remote(host: &Host) -> bool {
     match host {
         Host::Unix(_) => false,
-        Host::Tcp(name) => {
-            let address = name.trim_matches(['[', ']']).parse::<IpAddr>();
-            name != "localhost" && !address.is_ok_and(|address| address.is_loopback())
-        }
+        Host::Tcp(name) => !is_loopback(name),
     }
 }
 

@@ -39,12 +39,18 @@ pub const KEYS: &[Key] = &[
     ),
     key("rabbitmq.ca_file", "", "A PEM file with the certificate authorities to trust instead of the system's."),
     key(
+        "rabbitmq.allow_plaintext",
+        "false",
+        "Whether an amqp:// URL may name another machine; amqps:// needs no leave.",
+    ),
+    key(
         "rabbitmq.message_bytes_max",
         "",
         "The broker's max_message_size (bytes or \"16MiB\"), if it is not its default.",
     ),
     key("kafka.brokers", "", "Kafka, as host:port,host:port. KAFKA_BROKERS sets it too."),
     key("kafka.properties_file", "", "A file of name=value lines for kafka.properties, for passwords."),
+    key("kafka.allow_plaintext", "false", "Whether records may go to another machine without TLS (security.protocol)."),
     key("lease.ttl_ms", "10000", "How long a lane stays owned after its owner was last heard of; at least 500."),
     key("lease.renew_ms", "", "How often a lease is renewed; a third of lease.ttl_ms where not set."),
     key("batch.rows_max", "500", "Rows read by one claim."),

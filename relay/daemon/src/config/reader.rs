@@ -106,6 +106,11 @@ impl Reader {
         choices[0].1
     }
 
+    /// `true` or `false`.
+    pub fn yes(&mut self, name: &str) -> bool {
+        self.choice(name, &[("false", false), ("true", true)])
+    }
+
     /// A list of texts; the environment writes it with commas.
     pub fn list(&mut self, name: &str) -> Vec<String> {
         let Some(setting) = self.merged.get(name) else { return Vec::new() };

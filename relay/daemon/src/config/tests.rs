@@ -55,6 +55,7 @@ fn flags_beat_environment_beats_file_beats_defaults() {
         ("OUTBOX__LEASE__TTL_MS", "3000"),
         ("OUTBOX__ADMIN__LISTEN", "127.0.0.1:2"),
         ("KAFKA_BROKERS", "env:9092, env2"),
+        ("OUTBOX__KAFKA__ALLOW_PLAINTEXT", "true"),
         ("AMQP_URL", ""),
     ];
     let flags = [("admin.listen", "--admin-listen", "127.0.0.1:3")];
@@ -142,7 +143,7 @@ fn two_brokers_need_a_catch_all_and_known_routes() {
 #[test]
 fn kafka_properties_pass_through_unless_they_break_a_promise() {
     let file = "[kafka.properties]\n\"compression.type\" = \"lz4\"\nlinger.ms = 5\nacks = 1\n";
-    let environment = [("KAFKA_BROKERS", "k:9092"), ("OUTBOX__KAFKA__PROPERTIES__SASL_PASSWORD", "hunter2")];
+    let environment = [("KAFKA_BROKERS", "localhost:9092"), ("OUTBOX__KAFKA__PROPERTIES__SASL_PASSWORD", "hunter2")];
     let found = problems(&format!("{file}[[route]]\nmatch=\"*\"\nsink=\"kafka\"\n"), &environment);
     assert_eq!(
         found,
