@@ -117,3 +117,26 @@ async fn lanes_follow_relays_that_come_stop_and_die_without_inverting_a_key() ->
     assert!(repeated(&messages)? <= 2_000);
     Ok(())
 }
+
+/// A relay finds all leases run out, its own too, and renews those: what it takes besides are the other lanes. A
+/// second worker on a lane would be known to nobody, and the relay would wait for its end for ever.
+#[tokio::test]
+async fn a_relay_that_renews_after_its_leases_ran_out_takes_no_lane_twice() -> Result<()> {
+    let stage = Stage::new().await?;
+    let mut relays = start(&stage, 2).await?;
+    wait_spread(&relays, &[8, 8]).await?;
+    // The one that lives on owns the lane that is taken first.
+    let client = stage.database.client().await?;
+    let first = "SELECT r.pid FROM outbox.lane l JOIN outbox.relay r ON r.id = l.owner WHERE l.lane = 0";
+    let lives: i32 = client.query_one(first, &[]).await?.try_get(0)?;
+    let dies = relays.iter().position(|relay| i64::from(relay.pid()) != i64::from(lives)).context("two relays")?;
+    let mut dying = relays.remove(dies);
+    dying.kill9().await?;
+    // The dead one's heartbeat goes with it, so that its lanes are missing in the very look that finds the leases over.
+    let end = format!("DELETE FROM outbox.relay WHERE pid <> {lives}; UPDATE outbox.lane SET expires_at = 'epoch'");
+    client.batch_execute(&end).await?;
+    wait_spread(&relays, &[16]).await?;
+    let mut relay = relays.pop().context("one relay")?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    Ok(())
+}

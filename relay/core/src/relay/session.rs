@@ -125,7 +125,9 @@ impl<S: Session> SessionRun<S> {
         // A lane that somebody else owns by now never comes back with its memory, whose permits others need.
         self.dormant.retain(|lane, _| beat.free.contains(lane));
         let owned = self.slots.len();
-        let wanted = leases::wanted(&beat.free, owned, beat.relays_alive, beat.rank);
+        // A lane that ran out and was renewed in this very look still stands among the free ones.
+        let free: Vec<i16> = beat.free.iter().copied().filter(|lane| !self.slots.contains_key(lane)).collect();
+        let wanted = leases::wanted(&free, owned, beat.relays_alive, beat.rank);
         let wanted: Vec<(i16, Option<i64>)> =
             wanted.into_iter().map(|lane| (lane, self.dormant.get(&lane).map(|dormant| dormant.epoch))).collect();
         if !wanted.is_empty() {
