@@ -5,7 +5,7 @@ mod storm;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use fastrand::Rng;
 use outbox_tests::journal::{Journal, Outcome};
 use outbox_tests::ledger::Report;
@@ -44,7 +44,8 @@ async fn weather(launch: impl Fn(&Stage) -> Result<Launch>, seed: u64, rows: usi
         let mut received = Vec::new();
         let mut canaries = 0;
         while canaries < CANARIES {
-            let message = reader.next(PATIENCE).await?.context("the relay stands still before the last rows")?;
+            // Without one the ledger says what is missing, if only the last rows.
+            let Some(message) = reader.next(PATIENCE).await? else { break };
             canaries += usize::from(message.message_id.as_deref().is_some_and(|id| id.starts_with("canary")));
             received.push(message);
         }
