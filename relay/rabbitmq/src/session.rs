@@ -25,6 +25,9 @@ pub(crate) const RESOURCE_LOCKED: u16 = 405;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
 pub(crate) const NOT_ALLOWED: u16 = 530;
 
+/// The connection's end without a word.
+pub(crate) const PEER_ENDED: &str = "the broker ended it without a word";
+
 /// Why something could not be asked or done.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum SessionError {
@@ -89,13 +92,19 @@ impl Session {
     pub(crate) async fn open(config: &RabbitmqConfig) -> Result<Arc<Self>, SessionError> {
         let ask_ms = config.options().connect_timeout_ms;
         let switch = KillSwitch::default();
-        let connecting = socket::open(config, &switch);
+        let connecting = async {
+            tokio::select! {
+                biased;
+                connected = socket::open(config, &switch) => Ok(connected?),
+                () = switch.peer_gone() => Err(SessionError::Ended(PEER_ENDED.to_owned())),
+            }
+        };
         // Twice the time: once for TCP and TLS, which count for themselves, and once for AMQP's handshake.
         let connection = match tokio::time::timeout(Duration::from_millis(2 * ask_ms), connecting).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
                 switch.kill();
-                return Err(error.into());
+                return Err(error);
             }
             Err(_) => {
                 switch.kill();
@@ -177,6 +186,11 @@ impl Session {
         self.alive() && !*self.blocked.borrow() && !self.connection.status().blocked()
     }
 
+    /// Whether the broker has ended the connection, whatever lapin knows of it.
+    pub(crate) fn peer_ended(&self) -> bool {
+        self.switch.peer_ended()
+    }
+
     /// Resolves when no answer can come in.
     async fn unusable(&self) -> SessionError {
         let mut blocked = self.blocked.subscribe();
@@ -196,6 +210,10 @@ impl Session {
             biased;
             answer = question => Ok(answer?),
             error = self.unusable() => Err(error),
+            () = self.switch.peer_gone() => {
+                self.fail(PEER_ENDED);
+                Err(SessionError::Ended(self.why()))
+            }
             () = tokio::time::sleep(Duration::from_millis(self.ask_ms)) => {
                 Err(SessionError::Late { what, ms: self.ask_ms })
             }

@@ -20,6 +20,11 @@ use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
 
 use crate::config::RabbitmqConfig;
 
+/// Between two looks whether the peer has ended the connection.
+const LOOK: Duration = Duration::from_millis(100);
+/// What lapin gets to say so in its own words.
+const OWN_WORDS: Duration = Duration::from_millis(500);
+
 /// A second handle on a connection's socket.
 #[derive(Clone, Default)]
 pub(crate) struct KillSwitch(Arc<Mutex<State>>);
@@ -39,6 +44,22 @@ impl KillSwitch {
         }
         state.socket = Some(socket);
         Ok(())
+    }
+
+    /// Whether the peer has ended the connection and all that it sent was read.
+    pub(crate) fn peer_ended(&self) -> bool {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The handle shares the runtime's non-blocking mode.
+        state.socket.as_ref().is_some_and(|socket| matches!(socket.peek(&mut [0]), Ok(0)))
+    }
+
+    /// Resolves a moment after the peer has ended the connection. lapin does not notice it in every state of a
+    /// handshake, and would wait out its deadline.
+    pub(crate) async fn peer_gone(&self) {
+        while !self.peer_ended() {
+            tokio::time::sleep(LOOK).await;
+        }
+        tokio::time::sleep(OWN_WORDS).await;
     }
 
     /// After this returns nothing more leaves the socket. Never waits; twice is harmless.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use outbox_core::{BackoffPolicy, Link, Outcome, Publisher};
 use outbox_rabbitmq::RabbitmqOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::kit::{Broker, Rig, address, row, unique, url};
 use crate::proxy::{Mode, Proxy};
@@ -196,4 +198,38 @@ async fn stopping_in_flight_answers_everything_within_the_grace() {
     assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
     let outcome = rig.answers(1).await.remove(&1).expect("answered");
     assert!(matches!(outcome, Outcome::Unknown { .. } | Outcome::NotSent), "{outcome:?}");
+}
+
+/// A broker that goes away within the handshake, as one that restarts does: lapin does not notice it there, and would
+/// wait out its deadline of a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_within_the_handshake_is_noticed_at_once() {
+    let broker_url = url();
+    let (before, after) = broker_url.split_once('@').expect("credentials");
+    let (host, vhost) = after.split_once('/').expect("a virtual host");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let way = format!("{before}@{}/{vhost}", listener.local_addr().expect("bound"));
+    let host = host.to_owned();
+    tokio::spawn(async move {
+        let mut broken = 0;
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&host).await.expect("the broker listens");
+            if broken < 3 {
+                broken += 1;
+                let (mut greeting, mut start) = ([0; 8], vec![0; 8_192]);
+                client.read_exact(&mut greeting).await.expect("a greeting");
+                server.write_all(&greeting).await.expect("a broker that listens");
+                let count = server.read(&mut start).await.expect("the broker's first frame");
+                client.write_all(&start[..count]).await.expect("a client that listens");
+            } else {
+                tokio::spawn(async move { drop(copy_bidirectional(&mut client, &mut server).await) });
+            }
+        }
+    });
+    let rig = Rig::start(&way, |options| {
+        quick(options);
+        options.connect_timeout_ms = 30_000;
+    });
+    rig.link(Link::is_up).await;
+    rig.publisher.stop(1_000).await;
 }
