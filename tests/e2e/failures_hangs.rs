@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use outbox_tests::kafka::Kafka;
 use outbox_tests::own_services::{OwnServices, Service};
-use outbox_tests::proxy::Direction;
+use outbox_tests::proxy::{Direction, Proxy};
 use outbox_tests::rabbit::{QueueType, Rabbit};
 use outbox_tests::relay::Relay;
 use outbox_tests::writer::Row;
@@ -161,6 +161,38 @@ async fn f52_f53_f54_a_full_disk_of_rabbitmq_shows_and_stops_neither_kafka_nor_t
     let raise = ["set_disk_free_limit", "900000GB"];
     let end = ["set_disk_free_limit", "1MB"];
     an_alarm_stops_neither_kafka_nor_the_stop(test, Alarm { raise, end }).await
+}
+
+/// The brokers' links end at a stop while the lanes are not told yet, since their session waits for a slow database:
+/// what the links do not take any more goes with the next relay, and is not held for a broker that is away.
+#[tokio::test]
+async fn a_stop_holds_no_row_while_the_database_is_slow() -> Result<()> {
+    let Some(kafka) = Kafka::connect_or_skip("a_stop_holds_no_row_while_the_database_is_slow")? else {
+        return Ok(());
+    };
+    let mut scene = Scene::rabbitmq().await?;
+    let (database, broker) = (Proxy::start(scene.database.port()?).await?, scene.broker_proxy().await?);
+    let launch = scene.launch_at(&scene.database.url_through(database.port())?, &broker.address);
+    let routes = "[[route]]\nmatch = \"to.kafka\"\nsink = \"kafka\"\ntopic = \"{topic}\"\n\
+                  [[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\nexchange = \"amq.topic\"\nrouting_key = \"{topic}\"\n";
+    // A statement may take half of a lease.
+    let launch = launch.env("OUTBOX__LEASE__TTL_MS", "20000").kafka(kafka.brokers()).config(routes);
+    let mut relay = launch.start()?;
+    scene.commit(10, 10).await?;
+    scene.wait_sent(10, wait::SOON).await?;
+    // One key, so that its rows go one by one and most of them are still in memory.
+    broker.delay(Direction::Replies, Duration::from_millis(100));
+    let rows: Vec<Row> = (0..200).map(|_| scene.row(1).key("one")).collect();
+    scene.commit_rows(&rows).await?;
+    scene.read_distinct(13, wait::SOON).await?;
+    database.delay(Direction::Replies, Duration::from_secs(4));
+    scene.read_distinct(30, wait::SOON).await?;
+    assert_eq!(relay.stop(wait::SOON).await?, Some(0));
+    assert_eq!(scene.count("waiting").await?, 0);
+    let mut relay = scene.launch().start()?;
+    scene.finish(200).await?;
+    assert_eq!(relay.stop(wait::SOON).await?, Some(0));
+    Ok(())
 }
 
 /// Rows flow although the relay's sessions are killed every other second.

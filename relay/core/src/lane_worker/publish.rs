@@ -23,6 +23,10 @@ impl<S: Session> LaneWorker<S> {
         }
         let shared = self.shared.clone();
         let away = shared.sinks.away();
+        // Asked after: a broker that is away because it was told to stop must hold no row.
+        if shared.sinks_are_stopping() {
+            return Blocked::No;
+        }
         if shared.sinks.all_away() && shared.sinks.all().len() == 1 {
             return Blocked::No;
         }

@@ -82,14 +82,18 @@ impl<S: Source> Relay<S> {
                     tracing::info!("database session is up");
                     let mut run = SessionRun::new(session, self.shared.clone(), std::mem::take(&mut self.dormant));
                     let started = self.shared.clock.now();
-                    let end = tokio::select! {
-                        end = run.run(&stop, self.drain, &mut self.goal) => end,
+                    let life = async {
+                        let end = run.run(&stop, self.drain, &mut self.goal).await;
+                        (end, run.into_dormant().await)
+                    };
+                    let (end, dormant) = tokio::select! {
+                        ended = life => ended,
                         () = overdue.cancelled() => {
                             tracing::warn!("the database did not answer within the time for a stop; leases run out by themselves");
                             break Finish::Stopped;
                         }
                     };
-                    self.dormant = run.into_dormant().await;
+                    self.dormant = dormant;
                     // A session shorter than the wait before it is taken for another failed try.
                     if self.shared.clock.now().since(started) > wait_ms {
                         backoff.reset();
