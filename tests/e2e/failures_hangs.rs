@@ -176,7 +176,11 @@ async fn a_stop_holds_no_row_while_the_database_is_slow() -> Result<()> {
     let routes = "[[route]]\nmatch = \"to.kafka\"\nsink = \"kafka\"\ntopic = \"{topic}\"\n\
                   [[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\nexchange = \"amq.topic\"\nrouting_key = \"{topic}\"\n";
     // A statement may take half of a lease.
-    let launch = launch.env("OUTBOX__LEASE__TTL_MS", "20000").kafka(kafka.brokers()).config(routes);
+    let launch = launch
+        .env("OUTBOX__LEASE__TTL_MS", "8000")
+        .env("OUTBOX__SHUTDOWN__GRACE_MS", "8000")
+        .kafka(kafka.brokers())
+        .config(routes);
     let mut relay = launch.start()?;
     scene.commit(10, 10).await?;
     scene.wait_sent(10, wait::SOON).await?;
@@ -185,7 +189,7 @@ async fn a_stop_holds_no_row_while_the_database_is_slow() -> Result<()> {
     let rows: Vec<Row> = (0..200).map(|_| scene.row(1).key("one")).collect();
     scene.commit_rows(&rows).await?;
     scene.read_distinct(13, wait::SOON).await?;
-    database.delay(Direction::Replies, Duration::from_secs(4));
+    database.delay(Direction::Replies, Duration::from_secs(3));
     scene.read_distinct(30, wait::SOON).await?;
     assert_eq!(relay.stop(wait::SOON).await?, Some(0));
     assert_eq!(scene.count("waiting").await?, 0);
