@@ -16,7 +16,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tokio_postgres::NoTls;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::BoxError;
 use crate::inbox::Message;
@@ -65,6 +65,18 @@ pub enum Property {
     Forgotten,
 }
 
+impl Property {
+    const ALL: [Self; 7] = [
+        Self::Twice,
+        Self::AtOnce,
+        Self::KilledBefore,
+        Self::KilledAfter,
+        Self::OtherBody,
+        Self::OutOfOrder,
+        Self::Forgotten,
+    ];
+}
+
 impl fmt::Display for Property {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -98,14 +110,11 @@ pub async fn try_out<S: Subject>(
 ) -> Result<Vec<Finding>, BoxError> {
     let client = connect(&plan.database_url).await?;
     let mut bench = Bench { subject, plan, server: server_of(&plan.database_url)?, client, next: 0 };
-    let mut properties =
-        vec![Property::Twice, Property::AtOnce, Property::KilledBefore, Property::KilledAfter, Property::OtherBody];
-    properties.push(Property::OutOfOrder);
-    if plan.forget.is_some() {
-        properties.push(Property::Forgotten);
-    }
     let mut findings = Vec::new();
-    for property in properties {
+    for property in Property::ALL {
+        if property == Property::Forgotten && plan.forget.is_none() {
+            continue;
+        }
         let broken = bench.look_at(property).await?;
         let finding = Finding { property, broken };
         told(&finding);
@@ -175,18 +184,26 @@ impl<S: Subject> Bench<'_, S> {
             let message = self.fresh();
             let checkpoint = Checkpoint::before(&self.server, stop(number)).await?;
             let way = through(&self.plan.database_url, checkpoint.port())?;
-            let killed = tokio::select! {
+            let ended = tokio::select! {
                 biased;
-                () = checkpoint.met() => true,
-                _ = bounded(self.plan.patience, self.subject.deliver(&way, &message)) => false,
+                () = checkpoint.met() => None,
+                ended = bounded(self.plan.patience, self.subject.deliver(&way, &message)) => Some(ended),
             };
             drop(checkpoint);
+            match &ended {
+                Some(Err(error)) => return Ok(Some(format!("a delivery that nothing was done to failed: {error}"))),
+                // It went another way, so that nothing was tried.
+                Some(Ok(())) if number == 1 => {
+                    return Ok(Some("a delivery sent no statement to the database URL that it was given".to_owned()));
+                }
+                _ => {}
+            }
             if let Some(broken) = self.settle(&message).await {
                 return Ok(Some(broken));
             }
             let at = format!("killed at its statement {number} and delivered again");
             let broken = self.one_effect(&message, &at).await?;
-            if broken.is_some() || !killed {
+            if broken.is_some() || ended.is_some() {
                 return Ok(broken);
             }
         }
@@ -245,8 +262,11 @@ impl<S: Subject> Bench<'_, S> {
     }
 
     async fn one_effect(&self, message: &Message, when: &str) -> Result<Option<String>, BoxError> {
-        let row = self.client.query_typed_one(&self.plan.effects, &[(&message.id, Type::TEXT)]).await?;
-        let effects: i64 = row.try_get(0)?;
+        let parameters = [(&message.id as &(dyn ToSql + Sync), Type::TEXT)];
+        let asking = self.client.query_typed_one(&self.plan.effects, &parameters);
+        let row = tokio::time::timeout(self.plan.patience, asking).await.map_err(|_| "the query for effects hangs")?;
+        let wrong = |error| format!("the query for effects must give one row with one bigint, as count(*): {error}");
+        let effects: i64 = row.and_then(|row| row.try_get(0)).map_err(wrong)?;
         Ok((effects != 1).then(|| format!("{} {when}: {effects} effects instead of 1", message.id)))
     }
 }

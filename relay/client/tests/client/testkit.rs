@@ -156,6 +156,26 @@ async fn each_wrong_consumer_is_told_what_it_breaks() {
     }
 }
 
+/// Takes another way than the one that it is given.
+struct Aside(String);
+
+impl Subject for Aside {
+    async fn deliver(&self, _url: &str, message: &Message) -> Result<(), BoxError> {
+        Consumer::Right.deliver(&self.0, message).await
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_tried_does_not_hold() {
+    let database = database().await;
+    let aside = Aside(database.url());
+    let findings = try_out(&aside, &plan(&database, 1), |_| ()).await.unwrap();
+    assert_eq!(broken(&findings), [Property::KilledBefore, Property::KilledAfter]);
+    let plan = Plan { effects: "SELECT 'one' WHERE $1 <> ''".to_owned(), ..plan(&database, 1) };
+    let error = try_out(&aside, &plan, |_| ()).await.unwrap_err().to_string();
+    assert!(error.contains("one row with one bigint"), "{error}");
+}
+
 async fn tried(database: &Database, script: &str) -> (Option<i32>, String) {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_outbox-try-consumer"))
         .args(["--database-url", &database.url(), "--effects", EFFECTS, "--rounds", "20", "--", "sh", "-c", script])
