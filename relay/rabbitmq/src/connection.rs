@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RabbitmqConfig;
-use crate::session::{ACCESS_REFUSED, NOT_ALLOWED, PEER_ENDED, Session, SessionError, words};
+use crate::session::{ACCESS_REFUSED, NOT_ALLOWED, Session, SessionError, words};
 
 /// A connection that lived this long is no failed try in any case, and one that did not even live so long always is.
 const STABLE: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ impl Supervisor {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_error = "the connection was lost".to_owned();
-        let (mut listening, mut ended_before) = (true, false);
+        let mut listening = true;
         while session.alive() {
             tokio::select! {
                 () = self.closing.cancelled() => {
@@ -91,13 +91,7 @@ impl Supervisor {
                     break;
                 }
                 () = session.ended().cancelled() => {}
-                _ = look.tick() => {
-                    self.look_at_block(session);
-                    // At the second look: lapin knows a better reason, if it knows one.
-                    if std::mem::replace(&mut ended_before, session.peer_ended()) && ended_before {
-                        session.fail(PEER_ENDED);
-                    }
-                }
+                _ = look.tick() => self.look_at_block(session),
                 event = events.next(), if listening => match event {
                     Some(Event::ConnectionBlocked(reason)) => self.blocked(session, &reason),
                     Some(Event::ConnectionUnblocked) => self.unblocked(session),

@@ -26,7 +26,7 @@ pub(crate) const PRECONDITION_FAILED: u16 = 406;
 pub(crate) const NOT_ALLOWED: u16 = 530;
 
 /// The connection's end without a word.
-pub(crate) const PEER_ENDED: &str = "the broker ended it without a word";
+const PEER_ENDED: &str = "the broker ended it without a word";
 
 /// Why something could not be asked or done.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -184,11 +184,6 @@ impl Session {
     /// Whether rows may be written now.
     pub(crate) fn usable(&self) -> bool {
         self.alive() && !*self.blocked.borrow() && !self.connection.status().blocked()
-    }
-
-    /// Whether the broker has ended the connection, whatever lapin knows of it.
-    pub(crate) fn peer_ended(&self) -> bool {
-        self.switch.peer_ended()
     }
 
     /// Resolves when no answer can come in.

@@ -47,14 +47,14 @@ impl KillSwitch {
     }
 
     /// Whether the peer has ended the connection and all that it sent was read.
-    pub(crate) fn peer_ended(&self) -> bool {
+    fn peer_ended(&self) -> bool {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The handle shares the runtime's non-blocking mode.
         state.socket.as_ref().is_some_and(|socket| matches!(socket.peek(&mut [0]), Ok(0)))
     }
 
-    /// Resolves a moment after the peer has ended the connection. lapin does not notice it in every state of a
-    /// handshake, and would wait out its deadline.
+    /// Resolves a moment after the peer has ended the connection. lapin does not notice it at every point of a
+    /// handshake and of opening channels, and its caller would wait out the deadline.
     pub(crate) async fn peer_gone(&self) {
         while !self.peer_ended() {
             tokio::time::sleep(LOOK).await;

@@ -200,10 +200,12 @@ async fn stopping_in_flight_answers_everything_within_the_grace() {
     assert!(matches!(outcome, Outcome::Unknown { .. } | Outcome::NotSent), "{outcome:?}");
 }
 
-/// A broker that goes away within the handshake, as one that restarts does: lapin does not notice it there, and would
-/// wait out its deadline of a minute.
+/// A broker that goes away within the handshake or while channels are opened, as one that restarts does: after its
+/// first answer, its second, and so on, again and again. lapin does not notice each, and would wait out a deadline of
+/// 30 s or more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_within_the_handshake_is_noticed_at_once() {
+async fn an_end_before_the_link_is_up_is_noticed_at_once() {
+    const BROKEN: usize = 60;
     let broker_url = url();
     let (before, after) = broker_url.split_once('@').expect("credentials");
     let (host, vhost) = after.split_once('/').expect("a virtual host");
@@ -211,25 +213,61 @@ async fn an_end_within_the_handshake_is_noticed_at_once() {
     let way = format!("{before}@{}/{vhost}", listener.local_addr().expect("bound"));
     let host = host.to_owned();
     tokio::spawn(async move {
-        let mut broken = 0;
-        while let Ok((mut client, _)) = listener.accept().await {
+        for attempt in 1.. {
+            let (mut client, _) = listener.accept().await.expect("a client");
             let mut server = TcpStream::connect(&host).await.expect("the broker listens");
-            if broken < 3 {
-                broken += 1;
-                let (mut greeting, mut start) = ([0; 8], vec![0; 8_192]);
-                client.read_exact(&mut greeting).await.expect("a greeting");
-                server.write_all(&greeting).await.expect("a broker that listens");
-                let count = server.read(&mut start).await.expect("the broker's first frame");
-                client.write_all(&start[..count]).await.expect("a client that listens");
+            let _ = if attempt <= BROKEN {
+                pass_answers(&mut client, &mut server, 1 + attempt % 6).await
             } else {
-                tokio::spawn(async move { drop(copy_bidirectional(&mut client, &mut server).await) });
-            }
+                copy_bidirectional(&mut client, &mut server).await.map(drop)
+            };
         }
     });
     let rig = Rig::start(&way, |options| {
         quick(options);
         options.connect_timeout_ms = 30_000;
+        options.reconnect = BackoffPolicy { initial_ms: 1, max_ms: 5 };
     });
     rig.link(Link::is_up).await;
+    rig.publisher.stop(1_000).await;
+}
+
+/// Passes on so many of the server's answers; the connection ends with it.
+async fn pass_answers(client: &mut TcpStream, server: &mut TcpStream, most: usize) -> std::io::Result<()> {
+    let (mut up, mut down) = (vec![0; 8_192], vec![0; 8_192]);
+    let mut answers = 0;
+    while answers < most {
+        tokio::select! {
+            count = client.read(&mut up) => match count? {
+                0 => break,
+                count => server.write_all(&up[..count]).await?,
+            },
+            count = server.read(&mut down) => {
+                client.write_all(&down[..count?]).await?;
+                answers += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A broker that goes away in an orderly way with a row under way: the row is unknown at once, not after the time-out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orderly_end_with_a_row_under_way_is_noticed_at_once() {
+    let broker = Broker::connect(&url()).await;
+    let exchange = broker.exchange().await;
+    broker.queue(&exchange, "#", &[]).await;
+    let proxy = Proxy::start(&url()).await;
+    let mut rig = Rig::up(&proxy.url, |options| options.confirm_timeout_ms = 100_000).await;
+    let to = Arc::new(address(&exchange, "k"));
+    assert_eq!(rig.one(row(0, "before"), &to).await, Outcome::Confirmed);
+    proxy.set(Mode::SwallowReplies);
+    let uploaded = proxy.uploaded.load(Ordering::SeqCst);
+    rig.publish(&Arc::new(row(1, "under way")), &to);
+    while proxy.uploaded.load(Ordering::SeqCst) == uploaded {
+        tokio::task::yield_now().await;
+    }
+    proxy.set(Mode::Cut);
+    assert!(matches!(rig.answers(1).await[&1], Outcome::Unknown { .. }));
     rig.publisher.stop(1_000).await;
 }
