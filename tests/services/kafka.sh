@@ -66,7 +66,7 @@ kafka_prepare() {
         protocols+=",LOGIN:SASL_PLAINTEXT"
     fi
     mkdir -p "$KAFKA_HOME_DIR"
-    cat >"$KAFKA_HOME_DIR/server.properties" <<CONF
+    cat >"$KAFKA_HOME_DIR/kafka.properties" <<CONF
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$KAFKA_CONTROLLER_PORT
@@ -88,43 +88,60 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 CONF
     if kafka_acls; then
-        kafka_acl_settings >>"$KAFKA_HOME_DIR/server.properties"
+        kafka_acl_settings >>"$KAFKA_HOME_DIR/kafka.properties"
     fi
     {
         printf '#!/usr/bin/env bash\n# Runs a program of this Kafka by its class: run CLASS ARGUMENT...\n'
         printf 'exec java -Xmx256m -cp %q "$@"\n' "$KAFKA_JARS/*"
     } >"$KAFKA_HOME_DIR/run"
     chmod 755 "$KAFKA_HOME_DIR/run"
-    cat >"$KAFKA_HOME_DIR/log4j2.yaml" <<CONF
+}
+
+# kafka_start NAME ADDRESS: formats the storage of NAME.properties unless it is, starts a broker with it and waits until
+# it serves at its address.
+kafka_start() {
+    local name="$1" address="$2" settings="$KAFKA_HOME_DIR/$1.properties" log="$KAFKA_HOME_DIR/$1.log" data
+    local -a java
+    data="$(sed -n 's/^log.dirs=//p' "$settings")"
+    cat >"$KAFKA_HOME_DIR/$name.log4j2.yaml" <<CONF
 Configuration:
   status: error
   Appenders:
     File:
       name: file
-      fileName: $KAFKA_HOME_DIR/server.log
+      fileName: $log
       PatternLayout: { pattern: "%d %p %m (%c)%n" }
   Loggers:
     Root:
       level: INFO
       AppenderRef: { ref: file }
 CONF
+    java=(java -Xmx"$KAFKA_HEAP" -Xms128m -XX:+UseSerialGC
+        -Dlog4j2.configurationFile="$KAFKA_HOME_DIR/$name.log4j2.yaml" -cp "$KAFKA_JARS/*")
+    if [ ! -s "$data/meta.properties" ]; then
+        say "$name: formatting its storage"
+        "${java[@]}" kafka.tools.StorageTool format -t "$KAFKA_CLUSTER_ID" -c "$settings" \
+            >"$SERVICES_DIR/$name.format.log" 2>&1 </dev/null ||
+            { show_tail "$SERVICES_DIR/$name.format.log"; die "the storage of $name could not be formatted"; }
+    fi
+    rm -f "$log"
+    say "$name: starting on port ${address##*:}"
+    launch "$name" "${java[@]}" kafka.Kafka "$settings"
+    wait_for "$SERVICE_START_SECONDS" "$name to say that it started" kafka_failed_or_started "$name" "$address" ||
+        { show_tail "$log"; die "$name did not start"; }
+    kafka_started "$name" "$address" ||
+        { show_tail "$SERVICES_DIR/$name.out" "$log"; die "$name ended while starting"; }
 }
 
-kafka_java() {
-    printf '%s\n' -Xmx"$KAFKA_HEAP" -Xms128m -XX:+UseSerialGC \
-        -Dlog4j2.configurationFile="$KAFKA_HOME_DIR/log4j2.yaml" -cp "$KAFKA_JARS/*"
-}
+kafka_started() { grep -q 'Kafka Server started' "$KAFKA_HOME_DIR/$1.log" && port_in_use "${2##*:}"; }
 
-kafka_running() { pid_of kafka 'kafka.Kafka' >/dev/null; }
+kafka_failed_or_started() { kafka_started "$1" "$2" || ! kafka_node_running "$1"; }
 
-kafka_started() {
-    grep -q 'Kafka Server started' "$KAFKA_HOME_DIR/server.log" && port_in_use "$KAFKA_PORT"
-}
+kafka_node_running() { pid_of "$1" "kafka.Kafka .*/$1.properties" >/dev/null; }
 
-kafka_failed_or_started() { kafka_started || ! kafka_running; }
+kafka_running() { kafka_node_running kafka; }
 
 kafka_up() {
-    local -a java
     if kafka_running; then
         say "kafka already runs"
         return
@@ -134,20 +151,7 @@ kafka_up() {
     require_free_port "$KAFKA_PORT" KAFKA_PORT
     require_free_port "$KAFKA_CONTROLLER_PORT" KAFKA_CONTROLLER_PORT
     kafka_prepare
-    mapfile -t java < <(kafka_java)
-    if [ ! -s "$KAFKA_HOME_DIR/data/meta.properties" ]; then
-        say "kafka: formatting its storage"
-        java "${java[@]}" kafka.tools.StorageTool format -t "$KAFKA_CLUSTER_ID" \
-            -c "$KAFKA_HOME_DIR/server.properties" >"$SERVICES_DIR/kafka.format.log" 2>&1 </dev/null ||
-            { show_tail "$SERVICES_DIR/kafka.format.log"; die "kafka's storage could not be formatted"; }
-    fi
-    rm -f "$KAFKA_HOME_DIR/server.log"
-    say "kafka: starting on port $KAFKA_PORT"
-    launch kafka java "${java[@]}" kafka.Kafka "$KAFKA_HOME_DIR/server.properties"
-    wait_for "$SERVICE_START_SECONDS" "kafka to say that it started" kafka_failed_or_started ||
-        { show_tail "$KAFKA_HOME_DIR/server.log"; die "kafka did not start"; }
-    kafka_started ||
-        { show_tail "$SERVICES_DIR/kafka.out" "$KAFKA_HOME_DIR/server.log"; die "kafka ended while starting"; }
+    kafka_start kafka "$(kafka_url)"
     kafka_fault_listeners | paste -sd, - >"$SERVICES_DIR/kafka.faults"
     if kafka_acls; then
         kafka_login_url >"$SERVICES_DIR/kafka.login.url"
@@ -169,15 +173,14 @@ kafka_clean() { rm -rf "$KAFKA_HOME_DIR"; }
 # to run, as the only controller.
 kafka_peer_url() { printf '127.0.0.1:%s\n' "$((KAFKA_PORT + 10 + $1))"; }
 
-kafka_peer_running() { pid_of "kafka$1" "broker$1.properties" >/dev/null; }
-
-kafka_peer_started() { grep -q 'Kafka Server started' "$SERVICES_DIR/kafka$1.out"; }
-
-kafka_peer_failed_or_started() { kafka_peer_started "$1" || ! kafka_peer_running "$1"; }
-
-kafka_peer_prepare() {
+kafka_peer_up() {
     local node="$1"
-    cat >"$KAFKA_HOME_DIR/broker$node.properties" <<CONF
+    if kafka_node_running "kafka$node"; then
+        say "kafka$node already runs"
+        return
+    fi
+    kafka_running || die "another broker needs the set's first one"
+    cat >"$KAFKA_HOME_DIR/kafka$node.properties" <<CONF
 process.roles=broker
 node.id=$node
 controller.quorum.voters=1@127.0.0.1:$KAFKA_CONTROLLER_PORT
@@ -187,46 +190,21 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 log.dirs=$KAFKA_HOME_DIR/data$node
 CONF
-    sed 's/^    File:$/    Console:/; s/ref: file/ref: console/; s/name: file/name: console/; /fileName:/d' \
-        "$KAFKA_HOME_DIR/log4j2.yaml" >"$KAFKA_HOME_DIR/console.yaml"
-}
-
-kafka_peer_up() {
-    local node="$1" settings="$KAFKA_HOME_DIR/broker$1.properties"
-    local -a java
-    if kafka_peer_running "$node"; then
-        say "kafka$node already runs"
-        return
-    fi
-    kafka_running || die "another broker needs the set's first one"
-    kafka_peer_prepare "$node"
-    java=(-Xmx"$KAFKA_HEAP" -Xms64m -XX:+UseSerialGC -Dlog4j2.configurationFile="$KAFKA_HOME_DIR/console.yaml"
-        -cp "$KAFKA_JARS/*")
-    if [ ! -s "$KAFKA_HOME_DIR/data$node/meta.properties" ]; then
-        java "${java[@]}" kafka.tools.StorageTool format -t "$KAFKA_CLUSTER_ID" -c "$settings" \
-            >"$SERVICES_DIR/kafka.format.log" 2>&1 </dev/null ||
-            { show_tail "$SERVICES_DIR/kafka.format.log"; die "the storage of broker $node could not be formatted"; }
-    fi
-    rm -f "$SERVICES_DIR/kafka$node.out"
-    say "kafka$node: starting at $(kafka_peer_url "$node")"
-    launch "kafka$node" java "${java[@]}" kafka.Kafka "$settings"
-    wait_for "$SERVICE_START_SECONDS" "kafka$node to say that it started" kafka_peer_failed_or_started "$node" ||
-        { show_tail "$SERVICES_DIR/kafka$node.out"; die "kafka$node did not start"; }
-    kafka_peer_started "$node" || { show_tail "$SERVICES_DIR/kafka$node.out"; die "kafka$node ended while starting"; }
+    kafka_start "kafka$node" "$(kafka_peer_url "$node")"
     kafka_peer_url "$node" >"$SERVICES_DIR/kafka$node.url"
 }
 
 kafka_peer_down() {
-    rm -f "$SERVICES_DIR/kafka$1.url"
-    if kafka_peer_running "$1"; then
-        say "kafka$1: stopping"
+    rm -f "$SERVICES_DIR/$1.url"
+    if kafka_node_running "$1"; then
+        say "$1: stopping"
     fi
-    stop_process "kafka$1" "broker$1.properties" TERM
+    stop_process "$1" "kafka.Kafka .*/$1.properties" TERM
 }
 
 kafka2_up() { kafka_peer_up 2; }
 kafka3_up() { kafka_peer_up 3; }
-kafka2_down() { kafka_peer_down 2; }
-kafka3_down() { kafka_peer_down 3; }
+kafka2_down() { kafka_peer_down kafka2; }
+kafka3_down() { kafka_peer_down kafka3; }
 kafka2_clean() { :; }
 kafka3_clean() { :; }

@@ -14,6 +14,9 @@ use tokio::task::JoinHandle;
 
 use crate::error::BoxError;
 
+/// More than any request or answer of a test; a link that needs more is closed.
+const KEPT_BYTES_MAX: usize = 256 << 20;
+
 /// Where a delivery is stopped, counted from 1 over all its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
@@ -89,6 +92,9 @@ async fn link(mut client: TcpStream, shared: &Shared) -> std::io::Result<()> {
                     client.write_all(&packet).await?;
                 }
             }
+        }
+        if asked.bytes.len() + answered.bytes.len() + request.len() > KEPT_BYTES_MAX {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
         }
         while let Some(packet) = asked.next() {
             if is_offer_to_encrypt(&packet) && !asked.tagged {
