@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use outbox_core::{
-    Address, Answer, Clock, Headers, Link, NoObserver, Outcome, Outgoing, Publisher, Row, RowId, Sink, Ticket,
+    Address, Answer, Clock, Headers, Link, NoObserver, Outcome, Outgoing, Publisher, Row, RowId, Run, Sink, Ticket,
     Timestamp, TxId,
 };
 use outbox_kafka::{KafkaConfig, KafkaPublisher};
@@ -52,23 +52,35 @@ pub async fn create_topic(brokers: &str, name: &str, partitions: i32, settings: 
     let done = admin.create_topics(&[topic], &options).await.unwrap();
     assert!(done.iter().all(Result::is_ok), "{done:?}");
     // The controller's word comes before the broker itself knows of the topic.
+    known(&admin, name, |topic| topic.error().is_none() && !topic.partitions().is_empty()).await;
+}
+
+pub async fn delete_topic(brokers: &str, name: &str) {
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    let admin = admin(brokers);
+    let done = admin.delete_topics(&[name], &options).await.unwrap();
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    // As with a new one: until the broker itself knows, it still takes records.
+    known(&admin, name, |topic| topic.error().is_some()).await;
+}
+
+/// Waits until a broker says of a topic what the controller has decided.
+async fn known(
+    admin: &AdminClient<DefaultClientContext>,
+    name: &str,
+    mut wanted: impl FnMut(&rdkafka::metadata::MetadataTopic) -> bool,
+) {
     let mut look = tokio::time::interval(Duration::from_millis(20));
     let known = async {
         loop {
             look.tick().await;
             let metadata = admin.inner().fetch_metadata(Some(name), PATIENCE).unwrap();
-            if metadata.topics().iter().all(|topic| topic.error().is_none() && !topic.partitions().is_empty()) {
+            if metadata.topics().iter().all(&mut wanted) {
                 return;
             }
         }
     };
-    tokio::time::timeout(PATIENCE, known).await.expect("a new topic must become known");
-}
-
-pub async fn delete_topic(brokers: &str, name: &str) {
-    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-    let done = admin(brokers).delete_topics(&[name], &options).await.unwrap();
-    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    tokio::time::timeout(PATIENCE, known).await.expect("what became of a topic must become known");
 }
 
 pub async fn alter_topic(brokers: &str, name: &str, key: &str, value: &str) {
@@ -126,12 +138,16 @@ impl Bed {
     }
 
     pub fn publish_until(&self, row: &Arc<Row>, lease_until: outbox_core::Millis) {
+        self.hand_over(row, lease_until, None);
+    }
+
+    fn hand_over(&self, row: &Arc<Row>, lease_until: outbox_core::Millis, run: Option<Run>) {
         let address = Address { sink: Sink::Kafka, destination: row.topic.to_string(), routing_key: String::new() };
         self.publisher.publish(Outgoing {
             row: Arc::clone(row),
             address: Arc::new(address),
             lease_until,
-            ticket: Ticket::new(row.id.seq, 1, self.sender.clone()),
+            ticket: Ticket::new(row.id.seq, 1, self.sender.clone()).in_run(run),
         });
     }
 
@@ -143,12 +159,20 @@ impl Bed {
 
     /// Publishes all rows in order, with at most `in_flight_max` open, and collects every answer.
     pub async fn publish_all(&mut self, rows: &[Arc<Row>]) -> HashMap<i64, Outcome> {
+        self.publish_in_runs(rows, |_| None).await
+    }
+
+    async fn publish_in_runs(
+        &mut self,
+        rows: &[Arc<Row>],
+        mut run: impl FnMut(&Row) -> Option<Run>,
+    ) -> HashMap<i64, Outcome> {
         let mut outcomes = HashMap::new();
         for (at, row) in rows.iter().enumerate() {
             if at - outcomes.len() >= self.in_flight_max {
                 self.take(&mut outcomes).await;
             }
-            self.publish(row);
+            self.hand_over(row, Clock.now().plus(600_000), run(row));
         }
         while outcomes.len() < rows.len() {
             self.take(&mut outcomes).await;
@@ -161,7 +185,33 @@ impl Bed {
         assert!(outcomes.insert(seq, outcome).is_none(), "row {seq} was answered twice");
     }
 
-    /// What the core does with rows that may go again: in order, after the link is up, at every probe interval.
+    /// Rows as the core sends them: behind a row of its key that was not confirmed, none leaves.
+    async fn pass(&mut self, rows: &[Arc<Row>]) -> HashMap<i64, Outcome> {
+        let mut runs: HashMap<_, Run> = HashMap::new();
+        let run = |row: &Row| {
+            let key = row.ordering_key.clone()?;
+            Some(runs.entry((row.topic.clone(), key)).or_default().clone())
+        };
+        self.publish_in_runs(rows, run).await
+    }
+
+    /// Publishes all rows until each has left. After a fault librdkafka may have answered every row before the adapter
+    /// has noticed that its producer is of no use any more; what it is given until then comes back unsent.
+    pub async fn publish_until_sent(&mut self, rows: &[Arc<Row>]) -> HashMap<i64, Outcome> {
+        let until = Instant::now() + PATIENCE;
+        let mut outcomes = HashMap::new();
+        let mut left = rows.to_vec();
+        while !left.is_empty() {
+            assert!(Instant::now() < until, "{} rows did not leave", left.len());
+            self.wait_link("up", Link::is_up).await;
+            outcomes.extend(self.pass(&left).await);
+            left.retain(|row| outcomes[&row.id.seq] == Outcome::NotSent);
+        }
+        outcomes
+    }
+
+    /// What the core does with rows that may go again: in order, after the link is up, at every probe interval, and
+    /// none behind one of its key that was not confirmed.
     pub async fn persist(&mut self, rows: &[Arc<Row>]) {
         let until = Instant::now() + PATIENCE;
         let mut probe = tokio::time::interval(Duration::from_millis(200));
@@ -170,7 +220,7 @@ impl Bed {
             assert!(Instant::now() < until, "{} rows could not be delivered", left.len());
             probe.tick().await;
             self.wait_link("up", Link::is_up).await;
-            let outcomes = self.publish_all(&left).await;
+            let outcomes = self.pass(&left).await;
             for (seq, outcome) in &outcomes {
                 let parked = matches!(outcome, Outcome::Impossible { .. } | Outcome::Failed { .. });
                 assert!(!parked, "row {seq}: {outcome:?}");

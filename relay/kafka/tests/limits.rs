@@ -167,11 +167,10 @@ async fn where_the_limit_cannot_be_seen_a_refused_batch_goes_row_by_row() {
     let unknown = |outcome: &Outcome| matches!(outcome, Outcome::Unknown { .. });
     assert!(outcomes.values().any(unknown), "the refused batch blames nobody");
     assert!(!outcomes.values().any(|outcome| matches!(outcome, Outcome::Impossible { .. } | Outcome::Failed { .. })));
-    bed.wait_link("up", outbox_core::Link::is_up).await;
 
     let left: Vec<_> = rows.into_iter().filter(|row| outcomes[&row.id.seq] != Outcome::Confirmed).collect();
     cluster.request_errors(RDKafkaApiKey::Produce, &refusal);
-    let outcomes = bed.publish_all(&left).await;
+    let outcomes = bed.publish_until_sent(&left).await;
     let parked = |outcome: &&Outcome| matches!(outcome, Outcome::Impossible { reason: Reason::Size, .. });
     assert_eq!(outcomes.values().filter(parked).count(), 1, "now the culprit is alone");
     assert_eq!(outcomes.values().filter(|outcome| **outcome == Outcome::Confirmed).count(), left.len() - 1);
@@ -193,10 +192,9 @@ async fn a_refused_batch_in_the_middle_of_others_inverts_no_key() {
     let outcomes = bed.publish_all(&rows).await;
     let parked = |outcome: &Outcome| matches!(outcome, Outcome::Failed { .. } | Outcome::Impossible { .. });
     assert!(!outcomes.values().any(parked), "nobody is blamed while the culprit has neighbours");
-    bed.wait_link("up", outbox_core::Link::is_up).await;
     let left: Vec<_> = rows.into_iter().filter(|row| outcomes[&row.id.seq] != Outcome::Confirmed).collect();
     // The core would send a row of a key again only after the earlier ones: the second pass must see no other fault.
-    let outcomes = bed.publish_all(&left).await;
+    let outcomes = bed.publish_until_sent(&left).await;
     let rejected = |outcome: &Outcome| matches!(outcome, Outcome::Failed { reason: Reason::Rejected, .. });
     for (seq, outcome) in &outcomes {
         assert!(if *seq == 500 { rejected(outcome) } else { *outcome == Outcome::Confirmed }, "row {seq}: {outcome:?}");
