@@ -164,8 +164,9 @@ async fn f24_a_memory_alarm_past_the_time_out_makes_rows_unknown() -> Result<()>
     let unsent = || async { Ok(scene.count("sent").await? == 10) };
     wait::holds("nothing is sent during the alarm", Duration::from_secs(4), unsent).await?;
     assert_eq!(scene.count("pending").await?, ROWS);
-    let unknown = relay.metrics().await?.sum("outbox_publish_unknown_total", &[]);
     own.rabbitmqctl(&["set_vm_memory_high_watermark", "0.6"]).await?;
+    scene.wait_all_sent(wait::SOON * 2).await?;
+    let unknown = relay.metrics().await?.sum("outbox_publish_unknown_total", &[]);
     let report = scene.finish(unknown as usize).await?;
     eprintln!("{unknown} unknown outcomes: {report}");
     assert_eq!(scene.attempts().await?, 0, "an alarm uses up no attempt");

@@ -139,7 +139,7 @@ fn with_lease(scene: &Scene, lease: Duration) -> Launch {
 
 #[tokio::test]
 async fn a_second_relay_waits_for_the_leases_and_then_takes_over() -> Result<()> {
-    let lease = Duration::from_secs(8);
+    let lease = Duration::from_secs(20);
     let mut scene = Scene::rabbitmq().await?;
     let mut first = with_lease(&scene, lease).start()?;
     scene.commit(10, 10).await?;
@@ -151,7 +151,7 @@ async fn a_second_relay_waits_for_the_leases_and_then_takes_over() -> Result<()>
     let mut second = with_lease(&scene, lease).start()?;
     second.wait_log("database session is up", wait::SOON).await?;
     assert_eq!(second.metrics().await?.sum("outbox_lanes_owned", &[]), 0.0, "leases that still run were taken");
-    assert_eq!(second.stop(Duration::from_secs(4)).await?, Some(0));
+    assert_eq!(second.stop(lease / 2).await?, Some(0));
     assert_eq!(scene.count("sent").await?, 10);
 
     let mut third = with_lease(&scene, lease).start()?;

@@ -227,9 +227,19 @@ impl Rabbit {
     /// When the queue goes away.
     pub async fn consume_all(&self, queue: &str, quiet: Duration) -> Result<Vec<Received>> {
         let mut reader = self.reader(queue, 1_000).await?;
-        let received = reader.take_until_quiet(quiet).await;
+        let mut received = Vec::new();
+        loop {
+            // Quiet alone may be a busy machine.
+            let left = self.depth(queue).await?;
+            let more = reader.take_until_quiet(quiet).await?;
+            let done = left == 0 && more.is_empty();
+            received.extend(more);
+            if done {
+                break;
+            }
+        }
         reader.close().await?;
-        received
+        Ok(received)
     }
 
     fn made_mut(&self, change: impl FnOnce(&mut Made)) {

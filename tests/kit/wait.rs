@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// A deadline generous enough for a loaded machine: what is waited for normally takes far less.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Looks until `probe` returns a value; an error of the probe counts as "not yet" and is told
 /// when the deadline has passed.

@@ -65,7 +65,7 @@ async fn f12_a_frozen_or_restarted_broker_makes_rows_unknown_and_all_arrive_in_o
     let own = OwnBroker::start("frozen-broker", 28_411);
     let topic = kit::unique("frozen");
     kit::create_topic(&own.brokers, &topic, 2, &[]).await;
-    let config = KafkaConfig { confirm_timeout_ms: 3_000, ..KafkaConfig::new(&own.brokers) };
+    let config = KafkaConfig { confirm_timeout_ms: 10_000, ..KafkaConfig::new(&own.brokers) };
     let mut bed = Bed::up(config).await;
     kit::all_confirmed(&bed.publish_all(&rows(&topic, 0, 100)).await);
 

@@ -52,5 +52,5 @@ async fn stopping_without_a_broker_ends_at_once() {
     assert_eq!(bed.answer().await, (1, Outcome::NotSent));
     let before = Instant::now();
     bed.publisher.stop(20_000).await;
-    assert!(before.elapsed() < Duration::from_secs(5));
+    assert!(before.elapsed() < Duration::from_secs(15), "the grace is for rows, and there is none");
 }

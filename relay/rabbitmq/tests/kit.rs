@@ -20,7 +20,7 @@ use outbox_rabbitmq::{RabbitmqConfig, RabbitmqOptions, RabbitmqPublisher};
 use tokio::sync::mpsc;
 
 /// Nothing in these tests takes longer on a sane machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Counts what the adapter reports.
 #[derive(Default)]

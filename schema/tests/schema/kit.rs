@@ -7,7 +7,7 @@ use outbox_schema::{MigrateError, Options, Report, migrate};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls};
 
-const WAIT_MAX: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A new, empty database.
 pub struct Database {

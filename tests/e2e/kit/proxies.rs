@@ -146,7 +146,7 @@ async fn a_delay_is_paid_once_by_bytes_sent_together() -> Result<()> {
     }
     assert_eq!(answer(&mut stream, 20).await?.len(), 20);
     let took = start.elapsed();
-    assert!(took >= SHORT && took < SHORT * 10, "{took:?}");
+    assert!(took >= SHORT && took < SHORT * 19, "{took:?}");
     Ok(())
 }
 

@@ -71,7 +71,7 @@ async fn f33_one_bad_row_neither_slows_10_000_good_ones_nor_keeps_a_processor_bu
     let (with, stage, relay) = time_of_good_rows(true).await?;
     eprintln!("{without:?} without, {with:?} with the bad row");
     // Other tests run beside this one, so only a clear loss of speed counts.
-    assert!(with < 3 * without + Duration::from_secs(2), "{without:?} without, {with:?} with the bad row");
+    assert!(with < 4 * without + Duration::from_secs(5), "{without:?} without, {with:?} with the bad row");
     wait_held(&stage, "unroutable", 1).await?;
     wait_count(&stage, "state = 'sent'", 10_000).await?;
     require_idle(&relay).await
