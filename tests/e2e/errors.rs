@@ -111,6 +111,10 @@ async fn configuration(book: &mut Book, database: &str, amqp: &str) -> Result<()
     .await?;
     book.command("No database URL", run(&RUN).amqp(amqp).database(&format!("mysql://app:{PASSWORD}@db/x"))).await?;
     book.command("No AMQP URL", run(&RUN).database(database).amqp(&format!("http://app:{PASSWORD}@rabbit"))).await?;
+    let secure = |rest: &str| run(&RUN).database(database).amqp(&format!("amqps://app:{PASSWORD}@rabbit/x?{rest}"));
+    book.command("A broker that is not to be verified", secure("verify=verify_none")).await?;
+    book.command("A login by a certificate that is not there", secure("auth_mechanism=external")).await?;
+    book.command("A client certificate without its key", secure("certfile=/etc/relay.crt")).await?;
     let plain = run(&RUN).database(database).amqp(&format!("amqp://app:{PASSWORD}@rabbit")).kafka("kafka:9092");
     book.command(
         "Brokers on another machine without TLS",
@@ -154,6 +158,9 @@ async fn services_that_refuse(book: &mut Book, place: &Database, rabbit: &Rabbit
     book.command("RabbitMQ refuses the password", run(&RUN).database(url).amqp(&wrong_login)).await?;
     let (server, _) = rabbit.url().rsplit_once('/').context("no virtual host")?;
     let nowhere = format!("{server}/no-such-vhost");
+    let authorities = run(&RUN).database(url).amqp("amqps://127.0.0.1:1");
+    let authorities = authorities.env("OUTBOX__RABBITMQ__CA_FILE", "/nonexistent/ca.pem");
+    book.command("The file of RabbitMQ's authorities is not there", authorities).await?;
     book.command("There is no such virtual host", run(&RUN).database(url).amqp(&nowhere)).await?;
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let taken = listener.local_addr()?.to_string();

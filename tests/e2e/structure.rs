@@ -32,8 +32,16 @@ fn clippy_judges_the_length_of_functions() {
     assert!(settings.lines().any(|line| line == FUNCTION_LINES_MAX), "{settings}");
     let manifest = std::fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
     assert!(manifest.lines().any(|line| line == "too_many_lines = \"warn\""), "{manifest}");
-    let products =
-        ["schema", "relay/core", "relay/postgres", "relay/rabbitmq", "relay/kafka", "relay/client", "relay/daemon"];
+    let products = [
+        "schema",
+        "relay/core",
+        "relay/tls",
+        "relay/postgres",
+        "relay/rabbitmq",
+        "relay/kafka",
+        "relay/client",
+        "relay/daemon",
+    ];
     for folder in products {
         let manifest = std::fs::read_to_string(workspace_root().join(folder).join("Cargo.toml")).unwrap();
         assert!(manifest.contains("[lints]\nworkspace = true\n"), "{folder} takes no lints from the workspace");
@@ -44,9 +52,13 @@ fn clippy_judges_the_length_of_functions() {
 fn crates_depend_only_inwards() {
     let none: [&str; 0] = [];
     assert_eq!(ours("relay/core"), BTreeSet::from(none.map(String::from)));
-    for adapter in ["relay/postgres", "relay/rabbitmq", "relay/kafka"] {
-        assert_eq!(ours(adapter), BTreeSet::from(["outbox-core".to_owned()]), "{adapter}");
+    assert_eq!(ours("relay/tls"), BTreeSet::from(none.map(String::from)));
+    let inner = ["outbox-core", "outbox-tls"].map(String::from);
+    for adapter in ["relay/postgres", "relay/rabbitmq"] {
+        assert_eq!(ours(adapter), BTreeSet::from(inner.clone()), "{adapter}");
     }
+    // librdkafka speaks TLS by itself.
+    assert_eq!(ours("relay/kafka"), BTreeSet::from(["outbox-core".to_owned()]));
     assert_eq!(ours("schema"), BTreeSet::from(none.map(String::from)));
     // An application imports it, and nothing of the relay with it.
     assert_eq!(ours("relay/client"), BTreeSet::from(none.map(String::from)));

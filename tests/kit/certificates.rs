@@ -61,13 +61,32 @@ impl Authority {
         self.issue(login, &[], (2020, 2100))
     }
 
+    /// Like [`Authority::client`], valid in other years only.
+    ///
+    /// # Errors
+    /// As [`Authority::client`].
+    pub fn client_of_years(&self, login: &str, from: i32, to: i32) -> Result<Issued> {
+        self.issue(login, &[], (from, to))
+    }
+
+    /// Like [`Authority::client`] with a key of one's own, in PKCS#8 form.
+    ///
+    /// # Errors
+    /// When the key is none.
+    pub fn client_with_key(&self, login: &str, key: &str) -> Result<Issued> {
+        self.issue_with(login, &[], (2020, 2100), KeyPair::from_pem(key)?)
+    }
+
     fn issue(&self, common_name: &str, names: &[&str], years: (i32, i32)) -> Result<Issued> {
+        self.issue_with(common_name, names, years, KeyPair::generate()?)
+    }
+
+    fn issue_with(&self, common_name: &str, names: &[&str], years: (i32, i32), key: KeyPair) -> Result<Issued> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = named(common_name);
         params.not_before = date_time_ymd(years.0, 1, 1);
         params.not_after = date_time_ymd(years.1, 1, 1);
-        let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.0)?;
         Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
     }

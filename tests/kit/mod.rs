@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod own_services;
 pub mod relay;
 pub mod tls_postgres;
+pub mod tls_rabbit;
 
 pub mod cleanup;
 mod output;

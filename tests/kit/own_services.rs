@@ -115,6 +115,14 @@ impl OwnServices {
         self.noted("kafka.login.url")
     }
 
+    /// RabbitMQ's address with TLS, where `RABBITMQ_TLS` was set.
+    ///
+    /// # Errors
+    /// When RabbitMQ was not started so.
+    pub fn rabbitmq_tls_address(&self) -> Result<String> {
+        self.noted("rabbitmq.tls.url")
+    }
+
     fn noted(&self, name: &str) -> Result<String> {
         let file = self.folder.join(name);
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;

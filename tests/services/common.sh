@@ -23,6 +23,7 @@ POSTGRES_PORT="${POSTGRES_PORT:-$((28432 + PORT_OFFSET))}"
 RABBITMQ_PORT="${RABBITMQ_PORT:-$((28672 + PORT_OFFSET))}"
 RABBITMQ_DISTRIBUTION_PORT="${RABBITMQ_DISTRIBUTION_PORT:-$((28673 + PORT_OFFSET))}"
 RABBITMQ_EPMD_PORT="${RABBITMQ_EPMD_PORT:-$((28469 + PORT_OFFSET))}"
+RABBITMQ_TLS_PORT="${RABBITMQ_TLS_PORT:-$((28674 + PORT_OFFSET))}"
 KAFKA_PORT="${KAFKA_PORT:-$((28092 + PORT_OFFSET))}"
 KAFKA_CONTROLLER_PORT="${KAFKA_CONTROLLER_PORT:-$((28093 + PORT_OFFSET))}"
 
@@ -93,7 +94,7 @@ choose_ports() {
     for offset in $(seq "$1" 100 3900); do
         free=yes
         block_is_taken "$offset" && continue
-        for port in 28432 28672 28673 28469 28092 28093; do
+        for port in 28432 28672 28673 28674 28469 28092 28093; do
             if port_in_use $((port + offset)); then
                 free=no
                 break

@@ -31,6 +31,8 @@ needs() {
         ;;
     rabbitmq)
         need '[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v epmd' rabbitmq-server
+        # Its tests of TLS make keys in the forms that it writes.
+        need 'command -v openssl' openssl
         ;;
     kafka)
         need 'command -v java' openjdk-17-jre-headless

@@ -7,8 +7,27 @@ RABBITMQ_SCRIPTS="${RABBITMQ_SCRIPTS:-/usr/lib/rabbitmq/bin}"
 
 rabbitmq_url() { printf 'amqp://guest:guest@127.0.0.1:%s/%%2f\n' "$RABBITMQ_PORT"; }
 
+# With RABBITMQ_TLS=FOLDER a second address speaks TLS with ca.pem, server.crt and server.key of that folder, and a
+# client certificate of ca.pem is a login by its common name (SASL EXTERNAL). RABBITMQ_TLS_DEMAND=true lets nobody in
+# without one.
+rabbitmq_tls() { [ -n "${RABBITMQ_TLS:-}" ]; }
+rabbitmq_tls_url() { printf 'amqps://guest:guest@127.0.0.1:%s/%%2f\n' "$RABBITMQ_TLS_PORT"; }
+rabbitmq_tls_configuration() {
+    cat <<CONF
+listeners.ssl.1 = 127.0.0.1:$RABBITMQ_TLS_PORT
+ssl_options.cacertfile = $RABBITMQ_TLS/ca.pem
+ssl_options.certfile = $RABBITMQ_TLS/server.crt
+ssl_options.keyfile = $RABBITMQ_TLS/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = ${RABBITMQ_TLS_DEMAND:-false}
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = EXTERNAL
+ssl_cert_login_from = common_name
+CONF
+}
+
 # Debian's wrappers in /usr/sbin switch to the system's user and folders; the scripts behind
-# them obey these variables alone. No plugin is needed, and none is enabled.
+# them obey these variables alone.
 rabbitmq_environment() {
     local home="$RABBITMQ_HOME_DIR"
     cat <<ENV
@@ -41,6 +60,10 @@ loopback_users.guest = true
 log.file.level = info
 disk_free_limit.absolute = ${RABBITMQ_DISK_FREE_LIMIT:-50MB}
 CONF
+    if rabbitmq_tls; then
+        printf '[rabbitmq_auth_mechanism_ssl].\n' >"$home/enabled_plugins"
+        rabbitmq_tls_configuration >>"$home/rabbitmq.conf"
+    fi
     rabbitmq_environment >"$home/environment"
     {
         printf '#!/usr/bin/env bash\n'
@@ -73,6 +96,9 @@ rabbitmq_up() {
     epmd="$(command -v epmd)" || die "no epmd; run tests/services/install.sh rabbitmq"
     require_free_port "$RABBITMQ_PORT" RABBITMQ_PORT
     require_free_port "$RABBITMQ_DISTRIBUTION_PORT" RABBITMQ_DISTRIBUTION_PORT
+    if rabbitmq_tls; then
+        require_free_port "$RABBITMQ_TLS_PORT" RABBITMQ_TLS_PORT
+    fi
     rabbitmq_prepare
     say "rabbitmq: starting on port $RABBITMQ_PORT"
     # epmd is started here, else the node would start one that nobody stops.
@@ -93,10 +119,13 @@ rabbitmq_up() {
     rabbitmq_ready ||
         { show_tail "$SERVICES_DIR/rabbitmq.out" "$RABBITMQ_HOME_DIR/log/"*.log; die "rabbitmq ended while starting"; }
     rabbitmq_url >"$SERVICES_DIR/rabbitmq.url"
+    if rabbitmq_tls; then
+        rabbitmq_tls_url >"$SERVICES_DIR/rabbitmq.tls.url"
+    fi
 }
 
 rabbitmq_down() {
-    rm -f "$SERVICES_DIR/rabbitmq.url"
+    rm -f "$SERVICES_DIR/rabbitmq.url" "$SERVICES_DIR/rabbitmq.tls.url"
     if rabbitmq_running; then
         say "rabbitmq: stopping"
     fi

@@ -22,4 +22,4 @@ mod retention;
 
 pub use config::{DurabilityFence, PostgresConfig};
 pub use session::{PostgresSession, PostgresSource, SESSION_CONNECTIONS};
-pub use tls::{Database, Identity, Tls, TlsError, TlsProblem, Trust, tls_problem};
+pub use tls::{Database, Identity, Tls, TlsProblem, Trust, tls_problem};

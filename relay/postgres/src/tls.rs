@@ -17,7 +17,8 @@ use tokio_postgres::{CancelToken, Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use connector::Connector;
-pub use problem::{TlsError, TlsProblem, tls_problem};
+pub use outbox_tls::Identity;
+pub use problem::{TlsProblem, tls_problem};
 
 /// Whom the client takes for the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +31,15 @@ pub enum Trust {
     AuthorityAndName(Option<PathBuf>),
 }
 
-/// The client's own certificate and its key, both in PEM form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
+impl Trust {
+    /// The file of the authorities; `None`: nobody is asked for one, or the system's are meant.
+    #[must_use]
+    pub fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Authority(path) | Self::AuthorityAndName(Some(path)) => Some(path),
+            Self::AuthorityAndName(None) | Self::Anybody => None,
+        }
+    }
 }
 
 /// How TLS is spoken.

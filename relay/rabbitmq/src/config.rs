@@ -6,19 +6,24 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use lapin::uri::{AMQPScheme, AMQPUri};
-use outbox_core::{BackoffPolicy, is_loopback};
+use lapin::uri::{AMQPUri, SASLMechanism};
+use outbox_core::BackoffPolicy;
+use outbox_tls::Words;
+
+use crate::url::{self, Target, Tls};
+
+/// As the configuration calls things.
+pub(crate) static WORDS: Words = Words {
+    peer: "broker",
+    roots: "rabbitmq.ca_file",
+    certificate: "rabbitmq.certificate_file",
+    key: "rabbitmq.key_file",
+    peers_roots: "the broker's ssl_options.cacertfile",
+};
 
 /// RabbitMQ's default `max_message_size` up to 3.13; newer brokers default to 16 MiB and say so in their refusal,
 /// which the adapter then remembers.
 pub const MESSAGE_BYTES_MAX_DEFAULT: usize = 134_217_728;
-
-/// The smallest frame AMQP allows a peer to ask for.
-const FRAME_BYTES_MIN: u32 = 4_096;
-
-/// Options of the official URI format that lapin would ignore without a word, TLS checks among them.
-const UNSUPPORTED_QUERY: [&str; 8] =
-    ["certfile", "keyfile", "verify", "fail_if_no_peer_cert", "password", "server_name_indication", "depth", "sni"];
 
 /// A setting that cannot be used: the key and the rule it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +43,10 @@ pub struct RabbitmqOptions {
     /// PEM file with the certificate authorities to trust instead of the system's; read at each connect, so that a
     /// rotated file counts from the next connection on.
     pub ca_file: Option<PathBuf>,
+    /// PEM file with the relay's own certificate and those between it and its authority; read like `ca_file`.
+    pub certificate_file: Option<PathBuf>,
+    /// PEM file with the key of that certificate: PKCS#8, PKCS#1 or SEC1, without a passphrase.
+    pub key_file: Option<PathBuf>,
     /// Whether an `amqp://` URL may name another machine.
     pub allow_plaintext: bool,
     /// Channels per connection, each with a window of its own.
@@ -67,6 +76,8 @@ impl RabbitmqOptions {
         Self {
             url: url.into(),
             ca_file: None,
+            certificate_file: None,
+            key_file: None,
             allow_plaintext: false,
             channels: 2,
             window_max: 500,
@@ -95,8 +106,7 @@ impl fmt::Debug for RabbitmqOptions {
 /// Checked settings.
 #[derive(Clone)]
 pub struct RabbitmqConfig {
-    uri: AMQPUri,
-    ca_file: Option<PathBuf>,
+    target: Target,
     options: RabbitmqOptions,
 }
 
@@ -138,17 +148,22 @@ impl RabbitmqConfig {
                 return Err(ConfigError { key, rule });
             }
         }
-        let (uri, ca_in_url) = parse_url(&options)?;
-        let ca_file = options.ca_file.clone().or(ca_in_url);
-        Ok(Self { uri, ca_file, options })
+        let target = url::parse(&options)?;
+        Ok(Self { target, options })
     }
 
     pub(crate) const fn uri(&self) -> &AMQPUri {
-        &self.uri
+        &self.target.uri
     }
 
-    pub(crate) const fn ca_file(&self) -> Option<&PathBuf> {
-        self.ca_file.as_ref()
+    /// Whether the login is the client certificate.
+    pub(crate) fn is_external(&self) -> bool {
+        self.uri().query.auth_mechanism == Some(SASLMechanism::External)
+    }
+
+    /// `None`: plain text.
+    pub(crate) const fn tls(&self) -> Option<&Tls> {
+        self.target.tls.as_ref()
     }
 
     pub(crate) const fn options(&self) -> &RabbitmqOptions {
@@ -170,9 +185,10 @@ impl RabbitmqConfig {
     /// Where the broker is, fit for logs: no user, no password.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        let host = &self.uri.authority.host;
+        let uri = self.uri();
+        let host = &uri.authority.host;
         let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        format!("{host}:{} (virtual host '{}')", self.uri.authority.port, self.uri.vhost)
+        format!("{host}:{} (virtual host '{}')", uri.authority.port, uri.vhost)
     }
 }
 
@@ -185,133 +201,12 @@ impl fmt::Debug for RabbitmqConfig {
     }
 }
 
-/// The URL, and the CA file it may name (`cacertfile`, as in RabbitMQ's own URI format).
-fn parse_url(options: &RabbitmqOptions) -> Result<(AMQPUri, Option<PathBuf>), ConfigError> {
-    let refuse = |rule| ConfigError { key: "rabbitmq.url", rule };
-    let text = options.url.trim();
-    if !(text.starts_with("amqp://") || text.starts_with("amqps://")) {
-        return Err(refuse("must begin with amqp:// or amqps://"));
-    }
-    let mut uri: AMQPUri = text.parse().map_err(|_| {
-        refuse(
-            "is no AMQP URL; it looks like amqp://user:password@host:5672/vhost, with special characters \
-                percent-encoded (a '/' in a password is %2F)",
-        )
-    })?;
-    if let Some(host) = ipv6_host(text) {
-        // lapin's parser takes an IPv6 literal for a missing host and goes to localhost instead.
-        uri.authority.host =
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| refuse("has no valid IPv6 host"))?.to_string();
-    }
-    if uri.authority.host.is_empty() || uri.authority.port == 0 {
-        return Err(refuse("must name a host and a port above 0"));
-    }
-    if uri.scheme == AMQPScheme::AMQP && !options.allow_plaintext && !is_loopback(&uri.authority.host) {
-        return Err(refuse(
-            "would go to another machine in plain text; write amqps:// (with rabbitmq.ca_file where its authority is \
-             your own), or, on a network you trust, set rabbitmq.allow_plaintext = true",
-        ));
-    }
-    if uri.vhost.is_empty() {
-        // "amqp://host/" names the virtual host "" by the letter; nobody has one, and everybody means "/".
-        "/".clone_into(&mut uri.vhost);
-    }
-    let long = [&uri.vhost, &uri.authority.userinfo.username].iter().any(|part| part.len() > 255);
-    if long {
-        return Err(refuse("has a virtual host or a user of more than 255 bytes"));
-    }
-    if uri.query.frame_max.is_some_and(|bytes| bytes != 0 && bytes < FRAME_BYTES_MIN) {
-        return Err(refuse("has a frame_max below 4,096"));
-    }
-    if uri.query.channel_max.is_some_and(|most| most != 0 && usize::from(most) < options.channels + 2) {
-        return Err(refuse("has a channel_max below rabbitmq.channels + 2"));
-    }
-    let pairs = query_pairs(text);
-    if pairs.iter().any(|(name, _)| UNSUPPORTED_QUERY.contains(&name.as_str())) {
-        return Err(refuse("has a TLS option that is not supported; only cacertfile is"));
-    }
-    let ca_file = pairs.into_iter().find(|(name, _)| name == "cacertfile").map(|(_, path)| PathBuf::from(path));
-    if uri.scheme == AMQPScheme::AMQP && (ca_file.is_some() || options.ca_file.is_some()) {
-        return Err(ConfigError { key: "rabbitmq.ca_file", rule: "needs an amqps:// URL" });
-    }
-    uri.query.heartbeat = uri.query.heartbeat.filter(|seconds| *seconds > 0).or(Some(options.heartbeat_s));
-    Ok((uri, ca_file))
-}
-
-fn ipv6_host(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    host.strip_prefix('[')?.split_once(']').map(|(host, _)| host)
-}
-
-fn query_pairs(url: &str) -> Vec<(String, String)> {
-    let Some((_, query)) = url.split_once('?') else { return Vec::new() };
-    let query = query.split('#').next().unwrap_or("");
-    query
-        .split('&')
-        .filter_map(|pair| pair.split_once('=').or(Some((pair, ""))))
-        .map(|(name, value)| (name.to_owned(), value.replace("%2F", "/").replace("%2f", "/").replace("%20", " ")))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn config(url: &str) -> Result<RabbitmqConfig, ConfigError> {
         RabbitmqConfig::new(RabbitmqOptions { allow_plaintext: true, ..RabbitmqOptions::new(url) })
-    }
-
-    #[test]
-    fn plain_text_goes_to_this_machine_alone_unless_somebody_says_so() {
-        let unsaid = |url: &str| RabbitmqConfig::new(RabbitmqOptions::new(url)).map(|_| ());
-        for url in ["amqp://localhost", "amqp://u:p@127.0.0.1:5673/x", "amqp://[::1]", "amqps://rabbit"] {
-            assert_eq!(unsaid(url), Ok(()), "{url}");
-        }
-        for url in ["amqp://rabbit", "amqp://u:secret@10.0.0.1/x", "amqp://[fe80::1]:5672"] {
-            let error = unsaid(url).expect_err(url);
-            assert_eq!(error.key, "rabbitmq.url");
-            assert!(error.rule.contains("rabbitmq.allow_plaintext = true"), "{error}");
-        }
-    }
-
-    #[test]
-    fn urls_that_people_paste_are_understood() {
-        for (url, endpoint) in [
-            ("amqp://h", "h:5672 (virtual host '/')"),
-            ("amqp://h/", "h:5672 (virtual host '/')"),
-            ("amqp://u:p%40ss@h:1234/%2f", "h:1234 (virtual host '/')"),
-            ("amqps://u:p@h/orders", "h:5671 (virtual host 'orders')"),
-            ("amqp://u:p@[::1]:7000/x", "[::1]:7000 (virtual host 'x')"),
-            (" amqp://127.0.0.1 ", "127.0.0.1:5672 (virtual host '/')"),
-        ] {
-            assert_eq!(config(url).map(|c| c.endpoint()), Ok(endpoint.to_owned()), "{url}");
-        }
-    }
-
-    #[test]
-    fn odd_urls_are_refused_by_key_and_never_repeated() {
-        for url in [
-            "",
-            "secret",
-            "http://secret",
-            "amqp:secret",
-            "amqp://u:secret@h:99999",
-            "amqp://u:se/cret@h:x/",
-            "amqp://h?heartbeat=secret",
-            "amqp://h?frame_max=10",
-            "amqp://h?channel_max=2",
-            "amqp://[secret]/",
-            "amqps://h?verify=verify_none",
-            "amqp://h?cacertfile=/ca.pem",
-            "amqp://u:%ff@h",
-            "amqp://h:0",
-        ] {
-            let error = config(url).expect_err(url);
-            assert!(error.key.starts_with("rabbitmq."), "{url}: {error}");
-            assert!(!error.to_string().contains("secret"), "{error}");
-        }
     }
 
     #[test]

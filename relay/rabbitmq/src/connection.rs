@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RabbitmqConfig;
-use crate::session::{ACCESS_REFUSED, NOT_ALLOWED, Session, SessionError, words};
+use crate::session::{ACCESS_REFUSED, NOT_ALLOWED, Session, SessionError, is_cut, tls_error, words};
 
 /// A connection that lived this long is no failed try in any case, and one that did not even live so long always is.
 const STABLE: Duration = Duration::from_secs(5);
@@ -149,16 +149,42 @@ impl Supervisor {
             | SessionError::Late { .. }
             | SessionError::NotConfirming => error.to_string(),
         };
+        if matches!(error, SessionError::Amqp(error) if tls_error(error).is_some_and(|problem| problem.lasts())) {
+            return Link::Refused { detail: format!("cannot connect to {endpoint}: {text}") };
+        }
         match error.code() {
-            Some(ACCESS_REFUSED) => Link::Refused {
-                detail: format!("{endpoint} refuses the login: {text}; check user and password in rabbitmq.url"),
-            },
+            Some(ACCESS_REFUSED) => {
+                let advice = if self.config.is_external() {
+                    "give the broker a user of the certificate's name (see its ssl_cert_login_from)"
+                } else {
+                    "check user and password in rabbitmq.url"
+                };
+                Link::Refused { detail: format!("{endpoint} refuses the login: {text}; {advice}") }
+            }
             Some(NOT_ALLOWED) => Link::Refused {
                 detail: format!(
                     "{endpoint} refuses the virtual host: {text}; check rabbitmq.url and the user's permissions"
                 ),
             },
-            _ => Link::Down { detail: format!("cannot connect to {endpoint}: {text}; is the broker running?") },
+            _ => {
+                let question = self.question(error);
+                Link::Down { detail: format!("cannot connect to {endpoint}: {text}; is the broker running{question}?") }
+            }
+        }
+    }
+
+    /// With TLS 1.3 a broker judges the client's certificate after the handshake, and it may have reset the connection
+    /// before its verdict was read.
+    fn question(&self, error: &SessionError) -> &'static str {
+        let cut = match error {
+            SessionError::Amqp(error) => is_cut(error),
+            SessionError::Ended(_) => true,
+            SessionError::Blocked | SessionError::Late { .. } | SessionError::NotConfirming => false,
+        };
+        match self.config.tls().filter(|_| cut) {
+            None => "",
+            Some(tls) if tls.identity.is_none() => ", and does it demand a client certificate",
+            Some(_) => ", and does it take the client certificate",
         }
     }
 }

@@ -21,6 +21,7 @@ mod publisher;
 mod session;
 mod socket;
 mod table;
+mod url;
 mod window;
 mod writer;
 

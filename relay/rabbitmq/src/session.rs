@@ -11,10 +11,11 @@ use std::time::Duration;
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
+use outbox_tls::TlsError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::RabbitmqConfig;
+use crate::config::{RabbitmqConfig, WORDS};
 use crate::message::Limits;
 use crate::socket::{self, KillSwitch};
 
@@ -66,12 +67,26 @@ pub(crate) fn code(error: &lapin::Error) -> Option<u16> {
     }
 }
 
-/// The broker's words, else lapin's; neither holds payload, headers or credentials.
+/// The broker's words, else what is wrong with TLS, else lapin's; none holds payload, headers or credentials.
 pub(crate) fn words(error: &lapin::Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
-        _ => error.to_string(),
+        _ => tls_error(error).map_or_else(|| error.to_string(), |error| error.to_string()),
     }
+}
+
+/// What is wrong with TLS, if that is what ended the connection or never let it begin.
+pub(crate) fn tls_error(error: &lapin::Error) -> Option<TlsError> {
+    let ErrorKind::IOError(error) = error.kind() else { return None };
+    let ours = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+    ours.cloned().or_else(|| TlsError::of_alert_in(error, &WORDS))
+}
+
+/// Whether the peer's end, and nothing that it said, was the error.
+pub(crate) fn is_cut(error: &lapin::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let ErrorKind::IOError(error) = error.kind() else { return false };
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 /// One connection with its channels in confirm mode.

@@ -9,16 +9,16 @@
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lapin::tcp::OwnedTLSConfig;
+use lapin::tcp::RustlsConnector;
 use lapin::types::{LongString, ShortString};
-use lapin::uri::AMQPScheme;
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
+use outbox_tls::TlsError;
 
-use crate::config::RabbitmqConfig;
+use crate::config::{RabbitmqConfig, WORDS};
+use crate::url::Tls;
 
 /// Between two looks whether the peer has ended the connection.
 const LOOK: Duration = Duration::from_millis(100);
@@ -76,25 +76,28 @@ impl KillSwitch {
 /// Opens a connection over a socket that `switch` can end. It has no deadline of its own: the caller sets one and
 /// throws the switch when it passes, which also ends lapin's thread.
 pub(crate) async fn open(config: &RabbitmqConfig, switch: &KillSwitch) -> lapin::Result<Connection> {
-    let tls = tls_config(config.ca_file().map(PathBuf::as_path)).await?;
+    let secure = match config.tls() {
+        Some(tls) => Some((connector(tls.clone()).await?, tls.clone())),
+        None => None,
+    };
     let timeout = Duration::from_millis(config.options().connect_timeout_ms);
     let switch = switch.clone();
     Connection::connector(
         config.uri().clone(),
         lapin::runtime::default_runtime()?,
         async move |uri, runtime| {
-            let host = uri.authority.host.clone();
-            let addresses = runtime.to_socket_addrs((host.clone(), uri.authority.port));
+            let addresses = runtime.to_socket_addrs((uri.authority.host.clone(), uri.authority.port));
             let dial = async {
                 let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
                 if let AsyncTcpStream::Plain(plain) = &stream {
                     plain.get_ref().set_zero_linger()?;
                     switch.arm(TcpStream::from(plain.get_ref().as_fd().try_clone_to_owned()?))?;
                 }
-                match uri.scheme {
-                    AMQPScheme::AMQP => Ok(stream),
-                    AMQPScheme::AMQPS => stream.into_tls(&host, tls.as_ref()).await,
-                }
+                let Some((connector, tls)) = &secure else { return Ok(stream) };
+                let roots = outbox_tls::shown_roots(tls.ca_file.as_deref(), &WORDS);
+                let shaken = stream.into_rustls(connector, &tls.server_name).await;
+                shaken
+                    .map_err(|error| io::Error::other(TlsError::of_handshake(&error, &tls.server_name, &roots, &WORDS)))
             };
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no TCP or TLS connection within the time-out");
             Ok(tokio::time::timeout(timeout, dial).await.map_err(late)??)
@@ -104,12 +107,16 @@ pub(crate) async fn open(config: &RabbitmqConfig, switch: &KillSwitch) -> lapin:
     .await
 }
 
-async fn tls_config(ca_file: Option<&Path>) -> io::Result<OwnedTLSConfig> {
-    let cert_chain = match ca_file {
-        Some(path) => Some(tokio::fs::read_to_string(path).await?),
-        None => None,
+/// With the files as they are now.
+async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
+    let made = move || {
+        let (builder, _) = outbox_tls::builder()?;
+        let builder = builder.with_root_certificates(outbox_tls::roots(tls.ca_file.as_deref(), &WORDS)?);
+        outbox_tls::with_identity(builder, tls.identity.as_ref(), &WORDS)
     };
-    Ok(OwnedTLSConfig { identity: None, cert_chain })
+    // Files may lie on a file system that hangs.
+    let made = tokio::task::spawn_blocking(made).await.map_err(io::Error::other)?;
+    made.map(RustlsConnector::from).map_err(io::Error::other)
 }
 
 /// Recovery stays off: it gives up after some attempts, and a re-opened channel could miss its confirm mode.

@@ -46,13 +46,17 @@ impl Brokers {
 
 fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> {
     let pipelined = reader.choice("rabbitmq.order", &[("strict", false), ("pipelined", true)]);
-    let ca_file = reader.text("rabbitmq.ca_file").map(PathBuf::from);
+    let mut path = |name: &str| reader.text(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let ca_file = path("rabbitmq.ca_file");
+    let (certificate_file, key_file) = (path("rabbitmq.certificate_file"), path("rabbitmq.key_file"));
     let allow_plaintext = reader.yes("rabbitmq.allow_plaintext");
     let limited = reader.set("rabbitmq.message_bytes_max").is_some();
     let message_bytes_max = limited.then(|| reader.size_bytes("rabbitmq.message_bytes_max", 1..=1 << 30));
     let url = secret::read(reader, "rabbitmq.url")?;
     let mut options = RabbitmqOptions::new(url.expose_secret());
     options.ca_file = ca_file;
+    options.certificate_file = certificate_file;
+    options.key_file = key_file;
     options.allow_plaintext = allow_plaintext;
     options.message_bytes_max = message_bytes_max.and_then(|bytes| usize::try_from(bytes).ok());
     options.confirm_timeout_ms = settings.relay.confirm_timeout_ms;

@@ -39,6 +39,12 @@ pub const KEYS: &[Key] = &[
     ),
     key("rabbitmq.ca_file", "", "A PEM file with the certificate authorities to trust instead of the system's."),
     key(
+        "rabbitmq.certificate_file",
+        "",
+        "A PEM file with the relay's own certificate, for a broker that asks for one.",
+    ),
+    key("rabbitmq.key_file", "", "A PEM file with the key of rabbitmq.certificate_file, without a passphrase."),
+    key(
         "rabbitmq.allow_plaintext",
         "false",
         "Whether an amqp:// URL may name another machine; amqps:// needs no leave.",

@@ -3,11 +3,11 @@
 use std::io;
 
 use futures_util::future::BoxFuture;
+use outbox_tls::TlsError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::problem::TlsError;
 use super::{Tls, material};
 
 /// Made for one connection, with the files as they are now. A file that cannot be used is told when the driver asks
@@ -75,7 +75,7 @@ where
             let Some(shaking) = shaking else {
                 return Err(TlsError::Broken { detail: "nobody asked for it".to_owned() });
             };
-            shaking.await.map_err(|error| TlsError::of_handshake(&error, &self.host, &self.roots))
+            shaking.await.map_err(|error| TlsError::of_handshake(&error, &self.host, &self.roots, &material::WORDS))
         })
     }
 }
