@@ -14,7 +14,8 @@ ALERTS = kit.CHART / "files" / "alerts.yaml"
 DASHBOARD = kit.CHART / "files" / "dashboard.json"
 RUNBOOKS = kit.CHARTS / "runbooks"
 EXPECTED = """OutboxDeliveryLagHigh OutboxStalled OutboxBacklogGrowing OutboxPublishFailureRatioHigh OutboxParkedMessages
-OutboxStatsStale OutboxSinkDown OutboxSinkBlocked OutboxLanesUnowned OutboxRelayDown""".split()
+OutboxStatsStale OutboxSinkDown OutboxSinkBlocked OutboxLanesUnowned OutboxRelayDown
+OutboxCertificateExpiring OutboxCertificateUnreadable""".split()
 
 
 def check_rules(groups):
@@ -47,9 +48,9 @@ class Alerts(unittest.TestCase):
             self.assertIn(rule["labels"]["severity"], severities, rule["alert"])
             self.assertIn([], own, rule["alert"])
 
-    def test_only_lag_and_stall_wake_somebody(self):
+    def test_only_what_stops_delivery_wakes_somebody(self):
         critical = {rule["alert"] for rule in rules() if rule["labels"]["severity"] == "critical"}
-        self.assertEqual(critical, {"OutboxDeliveryLagHigh", "OutboxStalled"})
+        self.assertEqual(critical, {"OutboxDeliveryLagHigh", "OutboxStalled", "OutboxCertificateExpiring"})
 
     def test_each_has_its_texts_and_its_runbook(self):
         for rule in rules():

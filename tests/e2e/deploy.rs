@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use outbox_tests::certificates::Authority;
 use outbox_tests::database::Database;
 use outbox_tests::rabbit::Rabbit;
 use outbox_tests::relay::{Launch, binary};
@@ -50,10 +51,20 @@ async fn a_relay_under_load_has_every_metric_of_dashboard_and_alerts() -> Result
     let rabbit = Rabbit::connect().await?;
     let (exchange, queue) = (rabbit.unique("deploy"), rabbit.unique("deploy"));
     rabbit.exchange_with_queue(&exchange, &queue).await?;
+    // Certificates have metrics where they are configured: here of a Kafka that is away and gets no row.
+    let authorities = target_dir().join(format!("deploy-{}.pem", uuid::Uuid::new_v4().simple()));
+    std::fs::write(&authorities, Authority::new("authority")?.pem())?;
+    let config = format!(
+        "[kafka.properties]\n\"security.protocol\" = \"ssl\"\n\"ssl.ca.location\" = \"{}\"\n\
+         [[route]]\nmatch = \"away.*\"\nsink = \"kafka\"\n[[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\n",
+        authorities.display()
+    );
     let relay = Launch::run()
         .database(database.url())
         .amqp(rabbit.url())
+        .kafka("127.0.0.1:1")
         .env("OUTBOX__RABBITMQ__EXCHANGE", &exchange)
+        .config(&config)
         .start()?;
     for n in 0..ROWS {
         Row::new(&format!("load-{n}"), "t").key(&format!("k{}", n % 50)).text("{}").insert(&client).await?;
@@ -70,6 +81,7 @@ async fn a_relay_under_load_has_every_metric_of_dashboard_and_alerts() -> Result
     .await?;
 
     let samples = relay.metrics().await?;
+    std::fs::remove_file(&authorities)?;
     let names = samples.names();
     let missing: Vec<&String> = dashboard.union(&alerts).filter(|name| !names.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "a running relay has no {missing:?}");

@@ -6,6 +6,7 @@ mod broker_tls;
 mod brokers;
 mod campaign;
 mod catalogue;
+mod certificates;
 mod check;
 mod database_tls;
 mod demo;

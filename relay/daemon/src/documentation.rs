@@ -8,7 +8,7 @@ use outbox_core::{Reason, Sink};
 use crate::cli::Cli;
 use crate::config::{KEYS, ROUTE_KEYS};
 use crate::exit::Exit;
-use crate::metrics::{Metrics, StateSample};
+use crate::metrics::{CertificateLabels, Metrics, StateSample};
 
 fn readme() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
@@ -52,6 +52,7 @@ fn the_metrics_of_a_running_registry_are_those_of_the_table() {
     let metrics = Metrics::new(&[Sink::Rabbitmq, Sink::Kafka], &[], 30_000).expect("names are unique");
     let sample = StateSample { oldest_transaction_age_seconds: Some(1.0), ..StateSample::default() };
     metrics.state.sample(sample);
+    metrics.certificates.ends(CertificateLabels { peer: "postgres", certificate: "ca" }, Some(1));
     let text = metrics.text().expect("the registry can be written");
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE outbox_")?.split_once(' '));
     let exposed: BTreeMap<String, String> =

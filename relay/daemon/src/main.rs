@@ -4,6 +4,7 @@
 
 mod admin;
 mod backlog;
+mod certificates;
 mod cli;
 mod commands;
 mod config;

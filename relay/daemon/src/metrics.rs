@@ -1,10 +1,11 @@
-//! All metrics of the relay, defined here and in the two files below, in a registry of their own.
+//! All metrics of the relay, defined here and in the three files below, in a registry of their own.
 //!
 //! Guaranteed: names, labels and units are a contract; every label value that can be known at start has its series
 //! from the start, so that a first increase is seen; label sets are closed, and destinations are capped.
 //! What the send loop does is counted as it happens (`flow`); the state of the database comes from a sampler of its
 //! own (`state`), and is gone when it is stale rather than stuck at its last good value.
 
+mod certificates;
 mod flow;
 mod state;
 
@@ -15,6 +16,7 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
+pub use certificates::{CertificateLabels, Certificates};
 pub use flow::Flow;
 pub use state::{State, StateSample};
 
@@ -25,6 +27,8 @@ pub struct Metrics {
     pub flow: Arc<Flow>,
     /// Takes the sampler's findings.
     pub state: State,
+    /// Takes the ends of certificates.
+    pub certificates: Certificates,
     pool: IntGaugeVec,
     listener: IntGauge,
 }
@@ -40,6 +44,7 @@ impl Metrics {
         let flow = Arc::new(Flow::new(&registry, sinks, destinations)?);
         let state = State::new(stale_after_ms)?;
         registry.register(Box::new(state.clone()))?;
+        let certificates = Certificates::new(&registry)?;
         let pool = Opts::new("outbox_db_pool_connections", "Database connections of this relay, by state.");
         let pool = registered(&registry, IntGaugeVec::new(pool, &["state"])?)?;
         let listener = IntGauge::new("outbox_listener_connected", "Whether the connection for notifications is up.")?;
@@ -48,7 +53,7 @@ impl Metrics {
         let build = registered(&registry, IntGaugeVec::new(build, &["version"])?)?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
-        let metrics = Self { registry, flow, state, pool, listener };
+        let metrics = Self { registry, flow, state, certificates, pool, listener };
         metrics.pool_connections(0, 0);
         metrics.listener_connected(false);
         Ok(metrics)

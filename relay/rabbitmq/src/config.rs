@@ -156,6 +156,18 @@ impl RabbitmqConfig {
         &self.target.uri
     }
 
+    /// The file of the authorities, from its key or the URL.
+    #[must_use]
+    pub fn ca_file(&self) -> Option<&PathBuf> {
+        self.tls()?.ca_file.as_ref()
+    }
+
+    /// The file of the relay's own certificate, from its key or the URL.
+    #[must_use]
+    pub fn certificate_file(&self) -> Option<&PathBuf> {
+        Some(&self.tls()?.identity.as_ref()?.certificate)
+    }
+
     /// Whether the login is the client certificate.
     pub(crate) fn is_external(&self) -> bool {
         self.uri().query.auth_mechanism == Some(SASLMechanism::External)

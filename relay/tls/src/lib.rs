@@ -4,11 +4,13 @@
 //! Deliberately absent: revocation lists, keys with a passphrase, and any way not to verify; an adapter that trusts
 //! less than authority and name brings a verifier of its own.
 
+mod expiry;
 mod material;
 mod problem;
 
 use std::path::PathBuf;
 
+pub use expiry::earliest_end;
 pub use material::{builder, roots, shown_roots, with_identity};
 pub use problem::TlsError;
 

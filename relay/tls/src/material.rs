@@ -71,7 +71,7 @@ fn system_roots(words: &'static Words) -> Result<RootCertStore, TlsError> {
     if usable == 0 { Err(TlsError::NoSystemRoots { words }) } else { Ok(roots) }
 }
 
-fn certificates_of(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn certificates_of(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(what, path)?;
     // The parser's own words may quote a line of the file.
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -98,7 +98,7 @@ fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     }
 }
 
-fn unusable(what: &'static str, path: &Path, problem: &str) -> TlsError {
+pub(crate) fn unusable(what: &'static str, path: &Path, problem: &str) -> TlsError {
     TlsError::File { what, path: path.display().to_string(), problem: problem.to_owned() }
 }
 

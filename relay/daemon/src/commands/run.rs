@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::{self, Admin};
+use crate::certificates::Certificates;
 use crate::config::{self, Sources};
 use crate::database::connect;
 use crate::drill;
@@ -45,7 +46,11 @@ pub async fn run(sources: &Sources, arguments: &cli::Run, stop: &Stop) -> Outcom
     };
     let stop = stop.token();
     let manager = ServiceManager::ready(parts.progress.clone(), stop.clone());
+    // From the start: a certificate that has ended may be why the database is away.
+    let certificates = Certificates::new(&configuration, parts.metrics.clone());
+    let certificates = tokio::spawn(certificates.run(stop.clone()));
     let ended = parts.work(configuration, relay_id, arguments, &stop).await;
+    certificates.abort();
     drop(manager);
     if let Some(admin) = admin {
         admin.stop().await;
