@@ -7,7 +7,7 @@ import unittest
 def main():
     suite = unittest.TestSuite()
     loader = unittest.defaultTestLoader
-    for name in sys.argv[1:] or ["check_chart", "check_alerts", "check_packaging"]:
+    for name in sys.argv[1:] or ["check_chart", "check_schema", "check_alerts", "check_packaging"]:
         suite.addTests(loader.loadTestsFromName(name))
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(suite)
     # Several sub-tests of one test may fail; it is one test all the same.

@@ -201,6 +201,9 @@ pub struct Config {
     /// Print every key with its meaning and default instead, as a file to start from
     #[arg(long)]
     pub default: bool,
+    /// Print what a file may say instead, as a JSON schema for editors and checks
+    #[arg(long, conflicts_with = "default")]
+    pub schema: bool,
 }
 
 impl Cli {

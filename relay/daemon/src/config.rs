@@ -11,10 +11,12 @@ mod database_tls;
 mod database_url;
 mod effective;
 mod keys;
+mod kind;
 mod layers;
 mod problem;
 mod reader;
 mod routes;
+mod schema;
 mod secret;
 mod settings;
 mod value;
@@ -32,10 +34,11 @@ use secrecy::ExposeSecret as _;
 pub use brokers::Brokers;
 pub use effective::{Effective, default_file};
 #[cfg(test)]
-pub use keys::{KEYS, ROUTE_KEYS};
+pub use keys::{KEYS, route_keys};
 pub use layers::Sources;
 pub use outbox_postgres::Database;
 pub use problem::ConfigurationError;
+pub use schema::schema;
 pub use settings::Settings;
 
 use layers::{Merged, merge};

@@ -136,6 +136,11 @@ const REFUSED: [(&str, &str); 24] = [
     ("statistics.interval.ms", "the relay has metrics of its own"),
 ];
 
+/// Properties of librdkafka that are refused, and why.
+pub fn refused_properties() -> impl Iterator<Item = (&'static str, &'static str)> {
+    REFUSED.iter().copied()
+}
+
 /// A checked configuration, ready to make clients from.
 #[derive(Clone)]
 pub(crate) struct Settings {

@@ -23,5 +23,5 @@ mod scout;
 mod sender;
 mod topics;
 
-pub use config::{ConfigError, KafkaConfig};
+pub use config::{ConfigError, KafkaConfig, refused_properties};
 pub use publisher::KafkaPublisher;

@@ -1,4 +1,4 @@
-//! `config`: the configuration in effect, or a file to start from.
+//! `config`: the configuration in effect, a file to start from, or what a file may say.
 
 use std::io::Write as _;
 
@@ -11,6 +11,10 @@ use crate::output;
 pub fn config(cli: &Cli, arguments: &cli::Config, form: Output, out: &mut Vec<u8>) -> Outcome<Exit> {
     if arguments.default {
         out.write_all(config::default_file().as_bytes())?;
+        return Ok(Exit::Done);
+    }
+    if arguments.schema {
+        output::json(out, &config::schema())?;
         return Ok(Exit::Done);
     }
     let effective = config::effective(&cli.sources()?)?;

@@ -51,7 +51,7 @@ fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> 
     let (certificate_file, key_file) = (path("rabbitmq.certificate_file"), path("rabbitmq.key_file"));
     let allow_plaintext = reader.yes("rabbitmq.allow_plaintext");
     let limited = reader.set("rabbitmq.message_bytes_max").is_some();
-    let message_bytes_max = limited.then(|| reader.size_bytes("rabbitmq.message_bytes_max", 1..=1 << 30));
+    let message_bytes_max = limited.then(|| reader.size_bytes("rabbitmq.message_bytes_max"));
     let url = secret::read(reader, "rabbitmq.url")?;
     let mut options = RabbitmqOptions::new(url.expose_secret());
     options.ca_file = ca_file;

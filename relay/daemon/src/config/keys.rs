@@ -1,32 +1,51 @@
-//! Every key of the configuration with its default and its meaning. What is not in here is unknown, and what is
-//! documented or printed comes from here, so that code, `config --default` and documentation cannot drift apart.
+//! Every key of the configuration with its kind, its default and its meaning. What is not in here is unknown, and what
+//! is read, documented or printed goes by it, so that code, `config --default`, `config --schema` and documentation
+//! cannot drift apart.
+
+use super::kind::Kind;
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
 
 /// One key. `default` is written as TOML writes it; empty where there is none.
 pub struct Key {
     pub name: &'static str,
     pub default: &'static str,
     pub help: &'static str,
+    pub kind: Kind,
 }
 
+/// A text, unless it is said to be something else.
 const fn key(name: &'static str, default: &'static str, help: &'static str) -> Key {
-    Key { name, default, help }
+    Key { name, default, help, kind: Kind::Text }
+}
+
+impl Key {
+    const fn of(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
 }
 
 /// Keys without a section first, because TOML wants them so; then section by section.
 pub const KEYS: &[Key] = &[
-    key("in_flight_max", "2000", "Rows published and not yet marked, all lanes together: the bound on duplicates."),
+    key("in_flight_max", "2000", "Rows published and not yet marked, all lanes together: the bound on duplicates.")
+        .of(Kind::Whole(1, 1_000_000)),
     key(
         "retention",
         "\"7d\"",
         "How long sent rows are kept (s, m, h, d, w); \"0\" removes them at once, \"off\" keeps them for ever.",
-    ),
-    key("durability_fence", "\"local\"", "What must be flushed before a row is published: local, sync or none."),
-    key("on_park", "\"continue\"", "What a parked row does to its ordering key: continue or block_key."),
+    )
+    .of(Kind::Duration),
+    key("durability_fence", "\"local\"", "What must be flushed before a row is published: local, sync or none.")
+        .of(Kind::Choice(&["local", "sync", "none"])),
+    key("on_park", "\"continue\"", "What a parked row does to its ordering key: continue or block_key.")
+        .of(Kind::Choice(&["continue", "block_key"])),
     key(
         "allow",
         "[]",
         "Addresses that rows may go to, DESTINATION or EXCHANGE/ROUTING_KEY with * as wildcard; empty: all.",
-    ),
+    )
+    .of(Kind::Texts),
     key("database.url", "", "PostgreSQL, as postgres://user:password@host:port/database. DATABASE_URL sets it too."),
     key("database.url_file", "", "A file that holds database.url."),
     key("rabbitmq.url", "", "RabbitMQ, as amqp://user:password@host:port/vhost. AMQP_URL sets it too."),
@@ -36,7 +55,8 @@ pub const KEYS: &[Key] = &[
         "rabbitmq.order",
         "\"strict\"",
         "strict: at most one unconfirmed row of a key; pipelined: faster for few keys, and a nack may swap two rows.",
-    ),
+    )
+    .of(Kind::Choice(&["strict", "pipelined"])),
     key("rabbitmq.ca_file", "", "A PEM file with the certificate authorities to trust instead of the system's."),
     key(
         "rabbitmq.certificate_file",
@@ -48,37 +68,57 @@ pub const KEYS: &[Key] = &[
         "rabbitmq.allow_plaintext",
         "false",
         "Whether an amqp:// URL may name another machine; amqps:// needs no leave.",
-    ),
+    )
+    .of(Kind::Flag),
     key(
         "rabbitmq.message_bytes_max",
         "",
         "The broker's max_message_size (bytes or \"16MiB\"), if it is not its default.",
-    ),
+    )
+    .of(Kind::Size(1, 1 << 30)),
     key("kafka.brokers", "", "Kafka, as host:port,host:port. KAFKA_BROKERS sets it too."),
     key("kafka.properties_file", "", "A file of name=value lines for kafka.properties, for passwords."),
-    key("kafka.allow_plaintext", "false", "Whether records may go to another machine without TLS (security.protocol)."),
-    key("lease.ttl_ms", "10000", "How long a lane stays owned after its owner was last heard of; at least 500."),
-    key("lease.renew_ms", "", "How often a lease is renewed; a third of lease.ttl_ms where not set."),
-    key("batch.rows_max", "500", "Rows read by one claim."),
-    key("batch.bytes_max", "\"8MiB\"", "Bytes read by one claim (B, KiB, MiB, kB, MB)."),
-    key("poll.min_ms", "5", "The pause between looks at the table while rows come."),
-    key("poll.max_ms", "500", "The pause between looks at the table after a quiet while."),
-    key("retry.initial_ms", "200", "The wait after a first failure; it doubles each time, give or take 20 %."),
-    key("retry.max_ms", "30000", "The longest wait between tries."),
-    key("retry.attempts_max", "20", "Attempts that a row may fail by its own fault before it is parked."),
-    key("retry.attempts_min_age_ms", "600000", "A row is not parked for its attempts before it failed for this long."),
-    key("confirm.timeout_ms", "30000", "How long a broker's confirm is waited for before its outcome is unknown."),
-    key("shutdown.grace_ms", "20000", "How long a stop waits for what is in flight."),
+    key("kafka.allow_plaintext", "false", "Whether records may go to another machine without TLS (security.protocol).")
+        .of(Kind::Flag),
+    key("lease.ttl_ms", "10000", "How long a lane stays owned after its owner was last heard of; at least 500.")
+        .of(Kind::Whole(500, HOUR_MS)),
+    key("lease.renew_ms", "", "How often a lease is renewed; a third of lease.ttl_ms where not set.")
+        .of(Kind::Whole(50, HOUR_MS)),
+    key("batch.rows_max", "500", "Rows read by one claim.").of(Kind::Whole(1, 100_000)),
+    key("batch.bytes_max", "\"8MiB\"", "Bytes read by one claim (B, KiB, MiB, kB, MB).").of(Kind::Size(1_024, 1 << 30)),
+    key("poll.min_ms", "5", "The pause between looks at the table while rows come.").of(Kind::Whole(1, 60_000)),
+    key("poll.max_ms", "500", "The pause between looks at the table after a quiet while.").of(Kind::Whole(1, 60_000)),
+    key("retry.initial_ms", "200", "The wait after a first failure; it doubles each time, give or take 20 %.")
+        .of(Kind::Whole(1, DAY_MS)),
+    key("retry.max_ms", "30000", "The longest wait between tries.").of(Kind::Whole(1, DAY_MS)),
+    key("retry.attempts_max", "20", "Attempts that a row may fail by its own fault before it is parked.")
+        .of(Kind::Whole(1, 1_000_000)),
+    key("retry.attempts_min_age_ms", "600000", "A row is not parked for its attempts before it failed for this long.")
+        .of(Kind::Whole(0, 30 * DAY_MS)),
+    key("confirm.timeout_ms", "30000", "How long a broker's confirm is waited for before its outcome is unknown.")
+        .of(Kind::Whole(100, HOUR_MS)),
+    key("shutdown.grace_ms", "20000", "How long a stop waits for what is in flight.").of(Kind::Whole(0, HOUR_MS)),
     key("admin.listen", "\"127.0.0.1:9645\"", "Where /metrics, /livez and /readyz listen; port 0 picks one; \"off\"."),
-    key("log.format", "\"text\"", "text or json, on standard error."),
+    key("log.format", "\"text\"", "text or json, on standard error.").of(Kind::Choice(&["text", "json"])),
     key("log.level", "\"info\"", "error, warn, info, debug or trace, or a list such as info,outbox_core=debug."),
 ];
 
 /// The prefix below which any name is handed on to librdkafka.
 pub const KAFKA_PROPERTIES: &str = "kafka.properties";
 
-/// Keys of one `[[route]]`.
-pub const ROUTE_KEYS: [&str; 5] = ["match", "sink", "exchange", "routing_key", "topic"];
+/// Keys of one `[[route]]`. The first two are needed.
+pub const ROUTE: [Key; 5] = [
+    key("match", "", "The topics that go this way, with * for any text."),
+    key("sink", "", "The broker.").of(Kind::Choice(&["rabbitmq", "kafka"])),
+    key("exchange", "", "RabbitMQ's exchange, a template; rabbitmq.exchange where not set."),
+    key("routing_key", "\"{topic}\"", "RabbitMQ's routing key, a template."),
+    key("topic", "\"{topic}\"", "Kafka's topic, a template."),
+];
+
+/// Names of the keys of one `[[route]]`.
+pub fn route_keys() -> impl Iterator<Item = &'static str> {
+    ROUTE.iter().map(|key| key.name)
+}
 
 /// The key of a name.
 pub fn find(name: &str) -> Option<&'static Key> {

@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::keys;
+use super::kind::Kind;
 use super::layers::{Merged, Origin, Setting};
 use super::problem::{ConfigurationError, Problem};
 use super::value::{self, Raw};
@@ -67,13 +68,15 @@ impl Reader {
         }
     }
 
-    /// A whole number within bounds.
-    pub fn integer(&mut self, name: &str, range: RangeInclusive<u64>) -> u64 {
+    /// A whole number within the key's bounds.
+    pub fn integer(&mut self, name: &str) -> u64 {
+        let range = kind(name).range();
         self.parsed(name, &range, |text| text.parse().ok(), || format!("must be a whole number, {}", bounds(&range)))
     }
 
-    /// A number of bytes within bounds.
-    pub fn size_bytes(&mut self, name: &str, range: RangeInclusive<u64>) -> u64 {
+    /// A number of bytes within the key's bounds.
+    pub fn size_bytes(&mut self, name: &str) -> u64 {
+        let range = kind(name).range();
         let rule = || format!("must be a size such as \"8MiB\" or 8388608, {}", bounds(&range));
         self.parsed(name, &range, value::size_bytes, rule)
     }
@@ -95,8 +98,9 @@ impl Reader {
         }
     }
 
-    /// One of a closed list of words.
+    /// One of the key's words, which `choices` gives their meaning, all of them.
     pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
+        debug_assert!(kind(name).words().iter().eq(choices.iter().map(|(word, _)| word)), "the words of {name}");
         let text = self.text(name).unwrap_or_default();
         if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text) {
             return *value;
@@ -126,6 +130,11 @@ impl Reader {
             Vec::new()
         })
     }
+}
+
+/// Names come from the program, never from a configuration.
+fn kind(name: &str) -> Kind {
+    keys::find(name).map_or_else(|| unreachable!("{name} is not in the table of keys"), |key| key.kind)
 }
 
 fn bounds(range: &RangeInclusive<u64>) -> String {

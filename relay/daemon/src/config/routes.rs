@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outbox_core::{Allowed, DEFAULT_EXCHANGE, Pattern, Route, Routes, Sink, Template};
 
-use super::keys::{self, ROUTE_KEYS};
+use super::keys;
 use super::reader::Reader;
 use super::value::Raw;
 
@@ -58,9 +58,10 @@ impl RouteTables {
 }
 
 fn one(reader: &mut Reader, number: usize, table: &BTreeMap<String, Raw>, exchange: &Template) -> Option<Route> {
-    for name in table.keys().filter(|name| !ROUTE_KEYS.contains(&name.as_str())) {
-        let nearest = keys::nearest(name, ROUTE_KEYS.into_iter());
-        let hint = nearest.map_or_else(|| ROUTE_KEYS.join(", "), |nearest| format!("did you mean {nearest}?"));
+    for name in table.keys().filter(|name| keys::route_keys().all(|known| known != name.as_str())) {
+        let nearest = keys::nearest(name, keys::route_keys());
+        let all = || keys::route_keys().collect::<Vec<_>>().join(", ");
+        let hint = nearest.map_or_else(all, |nearest| format!("did you mean {nearest}?"));
         reader.refuse("route", format!("route {number} has the unknown key '{name}'; {hint}"));
     }
     let text = |name: &str| table.get(name).and_then(Raw::as_text);

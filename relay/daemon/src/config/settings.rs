@@ -6,8 +6,6 @@ use outbox_postgres::DurabilityFence;
 use super::reader::Reader;
 use super::value;
 
-const HOUR_MS: u64 = 3_600_000;
-
 /// Settings without addresses and secrets.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -18,33 +16,33 @@ pub struct Settings {
 impl Settings {
     /// Reads all of them.
     pub(super) fn read(reader: &mut Reader) -> Self {
-        let lease_ttl_ms = reader.integer("lease.ttl_ms", 500..=HOUR_MS);
+        let lease_ttl_ms = reader.integer("lease.ttl_ms");
         let lease_renew_ms = match reader.set("lease.renew_ms") {
-            Some(_) => reader.integer("lease.renew_ms", 50..=HOUR_MS),
+            Some(_) => reader.integer("lease.renew_ms"),
             None => lease_ttl_ms / 3,
         };
         if lease_renew_ms > lease_ttl_ms / 2 {
             reader
                 .refuse("lease.renew_ms", "must be at most half of lease.ttl_ms, or one slow renewal loses the lease");
         }
-        let (poll_min_ms, poll_max_ms) = ordered(reader, "poll.min_ms", "poll.max_ms", 1..=60_000);
-        let (initial_ms, max_ms) = ordered(reader, "retry.initial_ms", "retry.max_ms", 1..=24 * HOUR_MS);
+        let (poll_min_ms, poll_max_ms) = ordered(reader, "poll.min_ms", "poll.max_ms");
+        let (initial_ms, max_ms) = ordered(reader, "retry.initial_ms", "retry.max_ms");
         let retry = RetryPolicy {
             backoff: BackoffPolicy { initial_ms, max_ms },
-            attempts_max: u32::try_from(reader.integer("retry.attempts_max", 1..=1_000_000)).unwrap_or(1_000_000),
-            attempts_min_age_ms: reader.integer("retry.attempts_min_age_ms", 0..=30 * 24 * HOUR_MS),
+            attempts_max: u32::try_from(reader.integer("retry.attempts_max")).unwrap_or(1_000_000),
+            attempts_min_age_ms: reader.integer("retry.attempts_min_age_ms"),
         };
         let relay = outbox_core::Settings {
             lease_ttl_ms,
             lease_renew_ms,
-            batch_rows_max: count(reader, "batch.rows_max", 100_000),
-            batch_bytes_max: usize::try_from(reader.size_bytes("batch.bytes_max", 1_024..=1 << 30)).unwrap_or(1 << 30),
-            in_flight_max: count(reader, "in_flight_max", 1_000_000),
+            batch_rows_max: count(reader, "batch.rows_max"),
+            batch_bytes_max: usize::try_from(reader.size_bytes("batch.bytes_max")).unwrap_or(1 << 30),
+            in_flight_max: count(reader, "in_flight_max"),
             poll_min_ms,
             poll_max_ms,
             retry,
-            confirm_timeout_ms: reader.integer("confirm.timeout_ms", 100..=HOUR_MS),
-            shutdown_grace_ms: reader.integer("shutdown.grace_ms", 0..=HOUR_MS),
+            confirm_timeout_ms: reader.integer("confirm.timeout_ms"),
+            shutdown_grace_ms: reader.integer("shutdown.grace_ms"),
             retention_s: retention(reader),
             on_park: reader.choice("on_park", &[("continue", OnPark::Continue), ("block_key", OnPark::BlockKey)]),
             // A flag of `run` alone: no file and no variable may begin a drill.
@@ -56,12 +54,12 @@ impl Settings {
     }
 }
 
-fn count(reader: &mut Reader, name: &str, max: u32) -> usize {
-    usize::try_from(reader.integer(name, 1..=u64::from(max))).unwrap_or(1)
+fn count(reader: &mut Reader, name: &str) -> usize {
+    usize::try_from(reader.integer(name)).unwrap_or(1)
 }
 
-fn ordered(reader: &mut Reader, low: &str, high: &str, range: std::ops::RangeInclusive<u64>) -> (u64, u64) {
-    let values = (reader.integer(low, range.clone()), reader.integer(high, range));
+fn ordered(reader: &mut Reader, low: &str, high: &str) -> (u64, u64) {
+    let values = (reader.integer(low), reader.integer(high));
     if values.0 > values.1 {
         reader.refuse(high, format!("must be at least {low}, which is {}", values.0));
     }
