@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use outbox_tests::certificates::{Authority, Issued};
-use outbox_tests::database::Database;
+use outbox_tests::database::{self, Database};
 use outbox_tests::metrics;
+use outbox_tests::proxy::{Direction, Proxy};
 use outbox_tests::rabbit::Rabbit;
 use outbox_tests::relay::{Finished, Launch};
 use outbox_tests::tls_postgres::TlsPostgres;
@@ -15,6 +16,8 @@ use crate::scene::{Broker, Scene};
 
 const BACK: Duration = Duration::from_secs(60);
 const HERE: &str = "127.0.0.1";
+/// What PostgreSQL's protocol begins such a request with.
+const CANCEL_REQUEST: [u8; 4] = 80_877_102_u32.to_be_bytes();
 
 /// Logins that get in by TLS alone: with a password, with a certificate, with both.
 const LOGINS: &str = "CREATE ROLE secured SUPERUSER LOGIN PASSWORD 'outbox';
@@ -89,6 +92,45 @@ async fn every_connection_to_a_verified_database_is_encrypted() -> Result<()> {
     let plain: Vec<&&str> = let_in.iter().filter(|line| !line.contains("SSL enabled")).collect();
     assert!(let_in.len() >= 10 && plain.is_empty(), "{} were let in, in plain text: {plain:?}", let_in.len());
     Ok(())
+}
+
+/// A statement that takes too long is stopped by a request on a connection of its own, and that one is encrypted too.
+#[tokio::test]
+async fn a_request_to_stop_a_statement_is_encrypted() -> Result<()> {
+    let server = server().await?;
+    let authority = Authority::new("authority")?;
+    server.present(&authority.server(&[HERE])?, None).await?;
+    let roots = server.file("ca.pem", &authority.pem())?;
+    let mut scene = Scene::at(&server.url()?, Broker::Rabbitmq(Rabbit::connect().await?)).await?;
+    let proxy = Proxy::start(scene.database.port()?).await?;
+    let through = scene.database.url_through(proxy.port())?;
+    let url = address(&through, "secured", &format!("sslmode=verify-full&sslrootcert={roots}"));
+    let mut relay = scene.launch_at(&url, &scene.broker_address()).start()?;
+    relay.wait_ready(SOON).await?;
+    scene.commit(20, 5).await?;
+    scene.wait_sent(20, SOON).await?;
+
+    proxy.look_for(Direction::Requests, CANCEL_REQUEST);
+    let locker = scene.database.client().await?;
+    locker.batch_execute("BEGIN; LOCK TABLE outbox.message IN ACCESS EXCLUSIVE MODE").await?;
+    relay.wait_log("no answer to a statement", BACK).await?;
+    let stopped = || async {
+        let log: String = server.client().query_one("SELECT pg_read_file('../log')", &[]).await?.try_get(0)?;
+        Ok(log.contains("canceling statement due to user request"))
+    };
+    wait::until_true("the server to stop the statement", SOON, stopped).await?;
+    assert_eq!(proxy.sightings(), 0, "a request to stop went in plain text");
+    locker.batch_execute("ROLLBACK").await?;
+    scene.commit(20, 5).await?;
+    scene.wait_all_sent(BACK).await?;
+    scene.finish(0).await?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+
+    // In plain text it would have been seen.
+    let plain = database::connect(&through).await?;
+    plain.cancel_token().cancel_query(tokio_postgres::NoTls).await?;
+    let seen = || async { Ok(proxy.sightings() == 1) };
+    wait::until_true("the request to be seen", SOON, seen).await
 }
 
 #[tokio::test]

@@ -201,10 +201,11 @@ impl Proxy {
 
     /// Counts from now on the chunks of a direction that hold this text, kept ones too. A text that two chunks share
     /// is not seen.
-    pub fn look_for(&self, direction: Direction, text: &str) {
+    pub fn look_for(&self, direction: Direction, text: impl AsRef<[u8]>) {
+        let text = text.as_ref();
         assert!(!text.is_empty(), "nothing to look for");
         let mut wanted = self.counters.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        *wanted = Some((direction, text.as_bytes().to_vec()));
+        *wanted = Some((direction, text.to_vec()));
         self.counters.sightings.store(0, Ordering::Relaxed);
     }
 
