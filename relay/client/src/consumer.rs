@@ -7,8 +7,11 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use tokio_postgres::{Client, NoTls, Transaction};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::{Client, Socket, Transaction};
 
+use crate::dialer::Dialer;
 use crate::error::{BoxError, Error};
 use crate::inbox::{Inbox, Message, Outcome, still_good};
 
@@ -49,7 +52,7 @@ pub trait Handler: Sync {
 /// How a consumer works.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the inbox is. Without TLS in this release.
+    /// Where the inbox is. It is spoken to in plain text, unless [`Settings::with_tls`] says how else.
     pub database: tokio_postgres::Config,
     /// Its name in the inbox; it never changes.
     pub consumer: String,
@@ -57,6 +60,7 @@ pub struct Settings {
     pub attempts_max: u32,
     /// The pause after the first failure; it doubles with each further one, up to 30 s.
     pub retry_pause: Duration,
+    dialer: Dialer,
 }
 
 impl Settings {
@@ -74,7 +78,22 @@ impl Settings {
             database.keepalives_idle(KEEPALIVE_IDLE).keepalives_interval(KEEPALIVE_IDLE / 2).keepalives_retries(3);
         }
         let retry_pause = Duration::from_secs(1);
-        Self { database, consumer: consumer.to_owned(), attempts_max: 5, retry_pause }
+        Self { database, consumer: consumer.to_owned(), attempts_max: 5, retry_pause, dialer: Dialer::plain() }
+    }
+
+    /// Speaks TLS to the database with this connector, for example that of `tokio-postgres-rustls`, which decides whom
+    /// it believes; each connection takes a clone of it. The database is then never spoken to in plain text.
+    #[must_use]
+    pub fn with_tls<T>(mut self, tls: T) -> Self
+    where
+        T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+        T::Stream: Send,
+        T::TlsConnect: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        self.database.ssl_mode(SslMode::Require);
+        self.dialer = Dialer::with(tls);
+        self
     }
 }
 
@@ -205,7 +224,7 @@ impl<'a, H: Handler> Worker<'a, H> {
 
     /// claim → work → commit. A commit without an answer is tried again: if it happened, the claim says so.
     async fn attempt(&mut self, message: &Message) -> Result<Outcome<()>, Failure> {
-        let client = connected(&mut self.client, &self.settings.database).await.map_err(Error::from)?;
+        let client = connected(&mut self.client, self.settings).await?;
         let transaction = client.transaction().await.map_err(Error::from)?;
         let mut outcome = Outcome::Repeated;
         if Inbox::claim(&transaction, &self.settings.consumer, message).await? {
@@ -245,18 +264,15 @@ fn is_the_databases(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// The connection, made anew where it broke.
-async fn connected<'c>(
-    client: &'c mut Option<Client>,
-    config: &tokio_postgres::Config,
-) -> Result<&'c mut Client, tokio_postgres::Error> {
+async fn connected<'c>(client: &'c mut Option<Client>, settings: &Settings) -> Result<&'c mut Client, Failure> {
     match client.take() {
         Some(open) if !open.is_closed() => Ok(client.insert(open)),
-        _ => {
-            let (new, connection) = config.connect(NoTls).await?;
-            // It ends with the client; what broke it is seen in the statement that was running.
-            tokio::spawn(async move { drop(connection.await) });
-            Ok(client.insert(new))
+        _ if settings.database.get_ssl_mode() == SslMode::Require && settings.dialer.is_plain() => {
+            // The driver would say so at each attempt.
+            let error = "the database's configuration asks for TLS, and Settings::with_tls brought none".into();
+            Err(Failure { kind: Kind::Operator, error })
         }
+        _ => Ok(client.insert(settings.dialer.dial(&settings.database).await.map_err(Error::from)?)),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What may go wrong between an application and the two schemas, by what the caller can do about it.
 
+use std::error::Error as _;
+
 use tokio_postgres::error::SqlState;
 
 /// A failure of [`crate::enqueue`] or of a claim. The transaction is aborted; rolling it back is the caller's.
@@ -22,11 +24,13 @@ pub enum Error {
     Database(#[source] tokio_postgres::Error),
 }
 
-/// The driver itself says only "db error".
+/// The driver itself says only "db error", or "error performing TLS handshake".
 fn said(error: &tokio_postgres::Error) -> String {
-    error
-        .as_db_error()
-        .map_or_else(|| error.to_string(), |db| format!("{} (SQLSTATE {})", db.message(), db.code().code()))
+    match (error.as_db_error(), error.source()) {
+        (Some(db), _) => format!("{} (SQLSTATE {})", db.message(), db.code().code()),
+        (None, Some(cause)) => format!("{error}: {cause}"),
+        (None, None) => error.to_string(),
+    }
 }
 
 impl From<tokio_postgres::Error> for Error {

@@ -29,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! The features `rabbitmq` and `kafka` add consumers that do this for each message of a queue or topic; `testkit` tries
-//! out any consumer.
+//! The features `rabbitmq` and `kafka` add consumers that do this for each message of a queue or topic, with TLS to the
+//! database where `Settings::with_tls` brings it; `testkit` tries out any consumer.
 
 mod enqueue;
 mod error;
@@ -38,6 +38,8 @@ mod inbox;
 
 #[cfg(any(feature = "rabbitmq", feature = "kafka"))]
 mod consumer;
+#[cfg(any(feature = "rabbitmq", feature = "kafka"))]
+mod dialer;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(feature = "rabbitmq")]

@@ -9,3 +9,4 @@ mod inbox;
 mod kit;
 mod rabbitmq;
 mod testkit;
+mod tls;

@@ -14,10 +14,10 @@ use tokio_postgres::Transaction;
 
 use crate::kit::Database;
 
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A queue and a dead-letter queue of one test.
-struct Queues {
+pub struct Queues {
     _connection: Connection,
     channel: Channel,
     queue: String,
@@ -29,7 +29,7 @@ fn amqp_url() -> String {
 }
 
 impl Queues {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let connection = Connection::connect(&amqp_url(), ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
         let suffix = uuid::Uuid::new_v4().simple().to_string();
@@ -41,7 +41,7 @@ impl Queues {
         Self { _connection: connection, channel, queue, dead }
     }
 
-    async fn publish(&self, id: Option<&str>, body: &str) {
+    pub async fn publish(&self, id: Option<&str>, body: &str) {
         let mut properties = BasicProperties::default();
         if let Some(id) = id {
             properties = properties.with_message_id(id.into());
@@ -58,7 +58,7 @@ impl Queues {
     }
 
     /// The next dead letter: its id, why it is one, and its body.
-    async fn dead_letter(&self) -> Option<(Option<String>, String, String)> {
+    pub async fn dead_letter(&self) -> Option<(Option<String>, String, String)> {
         let options = BasicGetOptions { no_ack: true };
         let letter = self.channel.basic_get(self.dead.as_str().into(), options).await.unwrap()?;
         let headers = letter.delivery.properties.headers().clone().unwrap();
@@ -68,14 +68,17 @@ impl Queues {
     }
 
     fn consumer(&self, database: &Database) -> Consumer {
-        let mut settings = Settings::new(database.config(), "c");
+        self.consumer_with(Settings::new(database.config(), "c"))
+    }
+
+    pub fn consumer_with(&self, mut settings: Settings) -> Consumer {
         settings.attempts_max = 3;
         settings.retry_pause = Duration::from_millis(1);
         let dead_letters = DeadLetterRoute { exchange: String::new(), routing_key: self.dead.clone() };
         Consumer { settings, url: amqp_url(), queue: self.queue.clone(), dead_letters, prefetch: 10 }
     }
 
-    async fn delete(self) {
+    pub async fn delete(self) {
         for name in [&self.queue, &self.dead] {
             self.channel.queue_delete(name.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
         }
