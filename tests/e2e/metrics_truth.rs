@@ -56,7 +56,9 @@ async fn each_metric_reaches_its_known_value() -> Result<()> {
     let scene = Scene::rabbitmq().await?;
     let Broker::Rabbitmq(rabbit) = &scene.broker else { anyhow::bail!("RabbitMQ is meant") };
     let missing = rabbit.unique("missing");
-    let mut relay = scene.launch().config(ROUTE_BY_HEADER).env("OUTBOX__RETENTION", "1s").start()?;
+    // The lease outlasts the takeover at the end.
+    let launch = scene.launch().config(ROUTE_BY_HEADER).env("OUTBOX__RETENTION", "1s");
+    let mut relay = launch.env("OUTBOX__LEASE__TTL_MS", "20000").start()?;
     relay.wait_ready(SOON).await?;
     let start = relay.metrics().await?;
     for name in ["claimed_messages", "published_bytes", "publish_unknown", "returned_messages", "pruned_messages"] {
@@ -104,8 +106,7 @@ async fn each_metric_reaches_its_known_value() -> Result<()> {
     assert!(value(&now, "process_resident_memory_bytes") > 0.0);
 
     // A takeover behind the relay's back is counted, and a lost session too.
-    scene.client.execute("UPDATE outbox.lane SET epoch = epoch + 1", &[]).await?;
-    insert_for_marks(&scene).await?;
+    take_lanes_before_marks(&scene).await?;
     wait_for(&relay, "fenced marks", |now| value(now, "outbox_marks_fenced_total") >= 1.0).await?;
     let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                 WHERE datname = current_database() AND application_name = 'outbox-relay'";
@@ -116,12 +117,21 @@ async fn each_metric_reaches_its_known_value() -> Result<()> {
     Ok(())
 }
 
-async fn insert_for_marks(scene: &Scene) -> Result<()> {
+/// All lanes get a new epoch while marks wait for them: a renewal that came first would only tell the relay.
+async fn take_lanes_before_marks(scene: &Scene) -> Result<()> {
+    let mut taker = scene.database.client().await?;
+    let takeover = taker.transaction().await?;
+    takeover.execute("SELECT FROM outbox.lane FOR UPDATE", &[]).await?;
     for number in 0..50 {
         let row = Row::new(&format!("more-{number}"), &scene.topic).headers(json!({"exchange": "amq.topic"}));
         row.insert(&scene.client).await?;
     }
-    Ok(())
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                   AND wait_event_type = 'Lock' AND query LIKE '%Called by: mark.rs%'";
+    let waits = || async { Ok(scene.client.query_one(waiting, &[]).await?.try_get::<_, i64>(0)? > 0) };
+    wait::until_true("marks to wait for their lanes", SOON, waits).await?;
+    takeover.execute("UPDATE outbox.lane SET epoch = epoch + 1", &[]).await?;
+    Ok(takeover.commit().await?)
 }
 
 /// Every counter that a scrape shows, to compare with the next one.
