@@ -32,6 +32,10 @@ demo: ## Real webhooks through a relay that is killed (BROKER=rabbitmq or kafka)
 campaign: ## Faults from a seeded schedule, judged (MODE=rabbitmq-classic, rabbitmq-quorum or kafka, MINUTES or FAULTS, SEED, RELAYS, SCHEDULE)
 	@MODE=$(MODE) MINUTES=$(MINUTES) FAULTS=$(FAULTS) SEED=$(SEED) RELAYS=$(RELAYS) SCHEDULE=$(SCHEDULE) MUTANT=$(MUTANT) tests/campaign.sh
 
+.PHONY: fuzz
+fuzz: ## Random rows, configurations and addresses against the rules (SECONDS_EACH=60)
+	@tests/fuzz.sh
+
 .PHONY: bench
 bench: ## Drains beside bare publishers, into benches/README.md (ROWS=1000000)
 	tests/services/install.sh build postgres rabbitmq kafka

@@ -36,6 +36,23 @@ async fn the_byte_bound_cuts_and_always_lets_one_row_pass() {
     }
 }
 
+/// PostgreSQL keeps headers of a depth that no reader of JSON goes down to.
+#[tokio::test]
+async fn headers_that_are_too_deep_are_the_rows_own_fault() {
+    let f = Fixture::new().await;
+    let rows = [f.row(0).await, f.row(0).await, f.row(0).await];
+    let nested = |levels: usize| format!("{{\"a\": {}{}}}", "[".repeat(levels), "]".repeat(levels));
+    for (row, levels) in [(rows[0], 100), (rows[1], 5_000)] {
+        let sql = "UPDATE outbox.message SET headers = $2::text::jsonb WHERE seq = $1";
+        f.client.execute(sql, &[&row.seq, &nested(levels)]).await.expect("update");
+    }
+    let expected = [(rows[0].seq, "fresh"), (rows[1].seq, "bad"), (rows[2].seq, "fresh")];
+    // By the whole statement first, and then by the short one.
+    for _ in 0..2 {
+        assert_eq!(f.claim(|_| {}).await, expected);
+    }
+}
+
 /// Topics and content types are shared by the rows of a page, each with those that are its own.
 #[tokio::test]
 async fn each_row_has_its_own_words() {
