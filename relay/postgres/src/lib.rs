@@ -16,10 +16,14 @@ mod claim;
 mod drain;
 mod fence;
 mod held;
+mod intake;
 mod lanes;
 mod mark;
 mod retention;
 
 pub use config::{DurabilityFence, PostgresConfig};
+pub use intake::{
+    Body, IntakeFault, IntakeFaultKind, IntakeTable, Mark, Name, add_missing_mark, inspect as inspect_intake,
+};
 pub use session::{PostgresSession, PostgresSource, SESSION_CONNECTIONS};
 pub use tls::{Database, Identity, Tls, TlsError, TlsProblem, Trust, tls_problem};

@@ -11,7 +11,7 @@ async fn twice_is_harmless() {
     let db = Database::empty().await;
     let first = db.migrate().await.unwrap();
     let names: Vec<&str> = first.applied.iter().map(|applied| applied.name).collect();
-    assert_eq!(names, ["0001_outbox", "0001_inbox", "0002_steps"]);
+    assert_eq!(names, ["0001_outbox", "0002_sources", "0001_inbox", "0002_steps"]);
     let second = db.migrate().await.unwrap();
     assert!(second.applied.is_empty());
     assert_eq!(first.verdicts, second.verdicts);

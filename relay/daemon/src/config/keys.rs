@@ -74,6 +74,30 @@ pub const KAFKA_PROPERTIES: &str = "kafka.properties";
 /// Keys of one `[[route]]`.
 pub const ROUTE_KEYS: [&str; 5] = ["match", "sink", "exchange", "routing_key", "topic"];
 
+/// Keys of one `[[source]]`.
+pub const SOURCE_KEYS: [&str; 17] = [
+    "name",
+    "table",
+    "id",
+    "order",
+    "message_id",
+    "topic",
+    "ordering_key",
+    "body",
+    "payload",
+    "payload_bytes",
+    "content_type",
+    "headers",
+    "mark_column",
+    "mark_add",
+    "side_table",
+    "poll_ms",
+    "batch_rows",
+];
+
+/// Lists of tables, which only a file can hold, with what they are called.
+pub const LISTS: [(&str, &str); 2] = [("route", "routes"), ("source", "sources")];
+
 /// The key of a name.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
@@ -85,6 +109,16 @@ pub fn is_section(name: &str) -> bool {
         || KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
+/// Whether a name is that of a list.
+pub fn is_list(name: &str) -> bool {
+    LISTS.iter().any(|(list, _)| *list == name)
+}
+
+/// The list that a key, or what it stands below, names.
+pub fn list_of(key: &str) -> Option<(&'static str, &'static str)> {
+    LISTS.into_iter().find(|(list, _)| key.split('.').next() == Some(list))
+}
+
 /// The known name that looks most like an unknown one.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
@@ -94,14 +128,14 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
-/// The nearest among all keys, sections and `route`.
+/// The nearest among all keys, sections and lists.
 pub fn nearest_key(name: &str) -> Option<&'static str> {
     let names = KEYS.iter().map(|key| key.name);
     if name.contains('.') {
         return nearest(name, names.chain([KAFKA_PROPERTIES]));
     }
     let sections = KEYS.iter().filter_map(|key| key.name.split_once('.').map(|(section, _)| section));
-    nearest(name, sections.chain(names.filter(|name| !name.contains('.'))).chain(["route"]))
+    nearest(name, sections.chain(names.filter(|name| !name.contains('.'))).chain(LISTS.map(|(name, _)| name)))
 }
 
 /// The environment variable of a key.

@@ -66,6 +66,7 @@ impl Database {
             host: None,
             lease_ttl_ms: 10_000,
             fence: DurabilityFence::Local,
+            intakes: Vec::new(),
             statement_timeout_ms: 20_000,
         };
         PostgresSource::new(config).expect("a source").connect().await.expect("a session")
