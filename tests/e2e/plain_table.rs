@@ -4,4 +4,6 @@
 mod basics;
 mod bed;
 mod check;
+mod faults;
 mod refusals;
+mod shapes;

@@ -68,8 +68,17 @@ impl Statements {
                 ("settle", &settle),
             ],
         );
+        // In the order of the index, so that only the index can serve it: without, a planner that expects many such rows
+        // reads the table from its beginning. A table without a mark has no such index.
+        let ordered = match &table.mark {
+            Mark::Column { .. } => format!(" ORDER BY {}", order.join(", ")),
+            Mark::SideTable => String::new(),
+        };
         // With the source as a parameter in either form, so that both are asked alike.
-        let look = format!("SELECT EXISTS (SELECT FROM {} AS t WHERE {untaken}) AND $1 <> '' AS found", table.quoted());
+        let look = format!(
+            "SELECT $1 <> '' AND (SELECT true FROM {} AS t WHERE {untaken}{ordered} LIMIT 1) IS TRUE AS found",
+            table.quoted()
+        );
         Self { look, take, table: table.quoted(), id: table.id.quoted() }
     }
 
