@@ -40,6 +40,7 @@ REFUSED = [
     ("config: {admin: {listen: \"0.0.0.0:1\"}}", ["/config", "'admin' not allowed"]),
     ("config: {kafka: {brokers: k, properties: {sasl.password: p}}}", ["sasl.password is a secret"]),
     ("config: {route: [{match: \"*\"}]}", ["/config/route/0", "'sink'"]),
+    ("config: {source: [{name: a, table: b.c, message_id: \"{id}\", topic: t, colum: x}]}", ["/config/source/0", "colum"]),
     ("config: {route: [{match: \"*\", sink: nats}]}", ["/config/route/0/sink", "rabbitmq"]),
     ("config: [a]", ["/config", "want object"]),
     ("secrets: {database: {existingSecret: \"\"}}", ["/secrets/database/existingSecret"]),
@@ -213,7 +214,7 @@ class Drift(unittest.TestCase):
             self.assertTrue(path in own or path[0] == "config", ".".join(path))
 
     def test_the_schema_knows_the_configuration_as_the_main_readme_does(self):
-        known = {".".join(path) for path in schema_paths(self.schema["properties"]["config"]) if path[0] != "route"}
+        known = {".".join(path) for path in schema_paths(self.schema["properties"]["config"]) if path[0] not in ("route", "source")}
         sections = {name.split(".")[0] for name in known if "." in name}
         documented = set(kit.readme_rows("Configuration")) - SECRET_KEYS - {"admin.listen"}
         self.assertEqual(known - sections - {"kafka.properties"}, documented)
