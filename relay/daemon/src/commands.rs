@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod migrate;
 mod parked;
+mod refused;
 mod run;
 mod status;
 
@@ -48,6 +49,10 @@ async fn once(cli: &Cli) -> Outcome<ExitCode> {
             status::status(&database, block_key, form, &mut out).await?
         }
         Command::Parked { action } => parked::parked(&configuration(cli)?.database, action, form, &mut out).await?,
+        Command::Refused { action } => {
+            let DatabaseOnly { database, tables, .. } = configuration(cli)?;
+            refused::refused(&database, &tables, action, form, &mut out).await?
+        }
         Command::Check(_) => check::check(&cli.sources()?, form, &mut out).await?,
         Command::Run(_) => unreachable!("run is not a command that runs once"),
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use outbox_tests::relay::Launch;
 use outbox_tests::wait::SOON;
 
 use super::bed::Bed;
@@ -86,11 +87,46 @@ async fn bad_rows_are_refused_with_their_reason_and_their_neighbours_arrive() ->
     assert_eq!(metrics.sum("outbox_source_refused_rows_total", &[]), 9.0);
     assert!(relay.log().contains("rows of a source were refused"), "{}", relay.log());
 
+    looked_at_and_retried(&mut bed).await?;
+
     // Mended and unmarked it goes, and is noted no longer.
     bed.sql("UPDATE outbox SET part = 'p', taken_at = NULL WHERE key = 'no part'").await?;
     assert_eq!(bed.arrived(1).await?, ["no part"]);
     assert!(!refusals(&bed).await?.contains_key("no part"));
     assert_eq!(relay.stop(SOON).await?, Some(0));
+    Ok(())
+}
+
+/// What an operator sees of refused rows, and does about one that was mended.
+async fn looked_at_and_retried(bed: &mut Bed) -> Result<()> {
+    let command = |arguments: &[&str]| {
+        let launch = Launch::new(arguments.iter().copied()).database(bed.scene.database.url()).config(&bed.config);
+        async move { launch.finish(SOON).await }
+    };
+    let status = command(&["status"]).await?;
+    assert!(status.stdout.contains("mixed   topic         3 "), "{}", status.stdout);
+    let list = command(&["refused", "list", "mixed", "--output", "json"]).await?;
+    let list: serde_json::Value = serde_json::from_str(&list.stdout)?;
+    assert_eq!(list.as_array().map(Vec::len), Some(9));
+    let id = bed.number("SELECT id FROM outbox WHERE key = 'no topic'").await?.to_string();
+    let entry = list.as_array().and_then(|list| list.iter().find(|entry| entry["row_id"] == id.as_str()));
+    assert_eq!(entry.map(|entry| entry["detail"].clone()), Some("topic is NULL".into()), "{list}");
+    let topic = bed.scene.topic.clone();
+    bed.sql(&format!("UPDATE outbox SET topic = '{topic}' WHERE key = 'no topic'")).await?;
+    let asked = command(&["refused", "retry", "mixed", &id]).await?;
+    assert_eq!(asked.code, Some(2), "nobody is there to say yes: {}", asked.stderr);
+    let retried = command(&["refused", "retry", "mixed", &id, "--yes"]).await?;
+    assert_eq!(retried.stdout, "retried 1\n", "{}", retried.stderr);
+    assert_eq!(bed.arrived(1).await?, ["no topic"]);
+    // What was not mended comes back.
+    let command = |arguments: &[&str]| {
+        let launch = Launch::new(arguments.iter().copied()).database(bed.scene.database.url()).config(&bed.config);
+        async move { launch.finish(SOON).await }
+    };
+    let all = command(&["refused", "retry", "mixed", "--all", "--yes"]).await?;
+    assert_eq!(all.stdout, "retried 8\n", "{}", all.stderr);
+    bed.wait_number("SELECT count(*) FROM outbox.source_row WHERE state = 'refused'", 8).await?;
+    assert_eq!(command(&["refused", "retry", "nobody", "--all", "--yes"]).await?.code, Some(78));
     Ok(())
 }
 

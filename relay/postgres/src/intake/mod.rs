@@ -8,6 +8,7 @@
 
 mod compile;
 mod inspect;
+mod refused;
 mod table;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 pub use self::inspect::{IntakeFault, IntakeFaultKind, add_missing_mark, inspect};
+pub use self::refused::retry_refused;
 pub use self::table::{Body, IntakeTable, Mark, Name};
 use crate::config::PostgresConfig;
 use crate::connection::{Confined, Connection};
