@@ -20,6 +20,8 @@ use crate::source::{Session, SourceError};
 const BUSY_MS: u64 = 5;
 /// Between two tries of a table that cannot be read.
 const BROKEN: BackoffPolicy = BackoffPolicy { initial_ms: 500, max_ms: 30_000 };
+/// A table that is locked, or a deadlock, is no news before so many tries in a row.
+const AGAIN_TRIES_MAX: u32 = 5;
 /// Between two batches of notes whose row may be gone, and between two walks over all of them.
 const TIDY_BUSY_MS: u64 = 1_000;
 const TIDY_IDLE_MS: u64 = 60_000;
@@ -61,13 +63,14 @@ async fn take<S: Session>(
     let Some(intake) = shared.settings.intakes.get(index) else { return std::future::pending().await };
     let name = intake.name.as_str();
     let mut backoff = Backoff::new(BROKEN);
-    let (mut look_first, mut was_empty) = (true, false);
+    let (mut look_first, mut was_empty, mut again) = (true, false, 0);
     loop {
         let asked_at = shared.clock.now();
         let taken = session.take(index, look_first).await;
         let wait_ms = match taken {
             Ok(take) => {
                 backoff.reset();
+                again = 0;
                 note_state(&shared, name, None);
                 look_first = true;
                 match take {
@@ -90,6 +93,10 @@ async fn take<S: Session>(
             Err(error @ SourceError::Lost(_)) => return Err(error),
             Err(SourceError::Again(detail)) => {
                 tracing::debug!(source = name, error = %detail, "rows of a source are taken later");
+                again += 1;
+                if again >= AGAIN_TRIES_MAX {
+                    note_state(&shared, name, Some(detail));
+                }
                 backoff.next_ms()
             }
             Err(SourceError::Refused(detail)) => {

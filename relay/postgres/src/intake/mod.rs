@@ -16,7 +16,7 @@ use std::time::Duration;
 use outbox_core::{Refusal, SourceError, Take, Taken, crash_point};
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 pub use self::inspect::{IntakeFault, IntakeFaultKind, add_missing_mark, inspect};
 pub use self::refused::retry_refused;
@@ -41,6 +41,7 @@ const ID_TYPE: &str = "SELECT format_type(a.atttypid, a.atttypmod) AS name FROM 
 pub(crate) struct Intakes {
     connection: Mutex<Connection>,
     tables: Vec<(IntakeTable, Statements)>,
+    begin_reading: String,
     /// How values become text must not depend on this login's or this server's settings: the same row must give the
     /// same bytes at each relay. And a batch must be as durable as a commit of the application.
     begin: String,
@@ -49,15 +50,17 @@ pub(crate) struct Intakes {
 impl Intakes {
     pub(crate) fn new(connection: Connection, config: &PostgresConfig) -> Self {
         let tables = config.intakes.iter().map(|table| (table.clone(), Statements::new(table))).collect();
-        let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-             SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = '{}'; \
-             SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}; \
-             SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL IntervalStyle = 'iso_8601'; \
-             SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C'",
+        let bounds = format!(
+            "SET LOCAL lock_timeout = '{}'; SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}",
             config.lock_timeout()
         );
-        Self { connection: Mutex::new(connection), tables, begin }
+        let begin_reading = format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {bounds}");
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {bounds}; SET LOCAL synchronous_commit = on; \
+             SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL IntervalStyle = 'iso_8601'; \
+             SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C'"
+        );
+        Self { connection: Mutex::new(connection), tables, begin_reading, begin }
     }
 
     fn table(&self, index: usize) -> Result<&(IntakeTable, Statements), SourceError> {
@@ -68,66 +71,17 @@ impl Intakes {
     pub(crate) async fn take(&self, index: usize, look_first: bool) -> Result<Take, SourceError> {
         let (table, statements) = self.table(index)?;
         let connection = self.connection.lock().await;
-        if look_first && !self.look(&connection, table, statements).await? {
-            return Ok(Take::Nothing);
+        if look_first {
+            let look = look(&connection, table, statements);
+            if !transaction(&connection, &self.begin_reading, look).await? {
+                return Ok(Take::Nothing);
+            }
         }
-        let batch = self.batch(&connection, table, statements);
-        let taken = connection.confined(DEADLINE, batch).await;
-        if matches!(taken, Err(SourceError::Again(_) | SourceError::Refused(_))) {
-            rollback(&connection).await?;
-        }
-        if matches!(taken, Ok(Take::Took(_))) {
+        let taken = transaction(&connection, &self.begin, batch(&connection, table, statements)).await?;
+        if matches!(taken, Take::Took(_)) {
             crash_point("after_take");
         }
-        taken
-    }
-
-    /// Without a transaction id, so that a look costs the database nothing but reading.
-    async fn look(
-        &self,
-        connection: &Connection,
-        table: &IntakeTable,
-        statements: &Statements,
-    ) -> Result<bool, SourceError> {
-        let client = connection.client();
-        let look = async {
-            let rows = client.query_typed(&statements.look, &[(&table.name, Type::TEXT)]).await?;
-            Ok(rows.first().map_or(Ok(false), |row| row.try_get("found"))?)
-        };
-        connection.confined(DEADLINE, look).await
-    }
-
-    async fn batch(
-        &self,
-        connection: &Connection,
-        table: &IntakeTable,
-        statements: &Statements,
-    ) -> Result<Take, Confined> {
-        let client = connection.client();
-        let rows_max = i64::from(table.batch_rows);
-        client.batch_execute(&self.begin).await?;
-        let turn = client.query_typed(TURN, &[(&table.name, Type::TEXT)]).await?;
-        if !turn.first().map_or(Ok(false), |row| row.try_get("ours"))? {
-            client.batch_execute("ROLLBACK").await?;
-            return Ok(Take::NotOurTurn);
-        }
-        let parameters =
-            [(&table.name as _, Type::TEXT), (&rows_max as _, Type::INT8), (&table.content_type as _, Type::TEXT)];
-        let rows = client.query_typed(&statements.take, &parameters).await?;
-        let Some(row) = rows.first() else { return Err(Confined::Refused("the batch came back empty".to_owned())) };
-        let batch = Batch::decode(row)?;
-        if batch.settled != batch.noted {
-            let text = format!(
-                "{} rows were to be marked in {}, and {} were: a trigger or a rule is in the way",
-                batch.settled,
-                table.quoted(),
-                batch.noted
-            );
-            return Err(Confined::Refused(text));
-        }
-        crash_point("before_take_commit");
-        client.batch_execute("COMMIT").await?;
-        Ok(Take::Took(batch.taken(rows_max)))
+        Ok(taken)
     }
 
     /// Removes notes whose row is gone.
@@ -136,24 +90,68 @@ impl Intakes {
         let connection = self.connection.lock().await;
         let client = connection.client();
         let tidy = async {
-            let parameters = [(&table.quoted() as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT)];
-            let id = table.id.as_str();
-            let found = client.query_typed(ID_TYPE, &[parameters[0].clone(), (&id, Type::TEXT)]).await?;
+            let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+                [(&table.quoted(), Type::TEXT), (&table.id.as_str(), Type::TEXT)];
+            let found = client.query_typed(ID_TYPE, &parameters).await?;
             let Some(row) = found.first() else { return Ok(None) };
             let sql = statements.tidy(row.try_get("name")?);
-            let parameters =
-                [(&table.name as _, Type::TEXT), (&above as _, Type::TEXT), (&TIDY_ROWS_MAX as _, Type::INT8)];
+            let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+                [(&table.name, Type::TEXT), (&above, Type::TEXT), (&TIDY_ROWS_MAX, Type::INT8)];
             let rows = client.query_typed(&sql, &parameters).await?;
             Ok(rows.first().map(|row| row.try_get("last")).transpose()?)
         };
-        connection.confined(DEADLINE, tidy).await
+        transaction(&connection, &self.begin, tidy).await
     }
 }
 
-/// What was not committed is undone, so that the next batch begins anew.
-async fn rollback(connection: &Connection) -> Result<(), SourceError> {
-    let rollback = async { Ok(connection.client().batch_execute("ROLLBACK").await?) };
-    connection.confined(DEADLINE, rollback).await
+/// A transaction of its own, with the bounds that `begin` sets: a table that somebody has locked is waited for only so
+/// long. What was not committed is undone, so that the next one begins anew.
+async fn transaction<T>(
+    connection: &Connection,
+    begin: &str,
+    work: impl Future<Output = Result<T, Confined>>,
+) -> Result<T, SourceError> {
+    let client = connection.client();
+    let all = async {
+        client.batch_execute(begin).await?;
+        let answer = work.await?;
+        client.batch_execute("COMMIT").await?;
+        Ok(answer)
+    };
+    let done = connection.confined(DEADLINE, all).await;
+    if matches!(done, Err(SourceError::Again(_) | SourceError::Refused(_))) {
+        let rollback = async { Ok(client.batch_execute("ROLLBACK").await?) };
+        connection.confined(DEADLINE, rollback).await?;
+    }
+    done
+}
+
+/// Takes no transaction id, so that a look costs the database nothing but reading.
+async fn look(connection: &Connection, table: &IntakeTable, statements: &Statements) -> Result<bool, Confined> {
+    let rows = connection.client().query_typed(&statements.look, &[(&table.name, Type::TEXT)]).await?;
+    Ok(rows.first().map_or(Ok(false), |row| row.try_get("found"))?)
+}
+
+async fn batch(connection: &Connection, table: &IntakeTable, statements: &Statements) -> Result<Take, Confined> {
+    let client = connection.client();
+    let turn = client.query_typed(TURN, &[(&table.name, Type::TEXT)]).await?;
+    if !turn.first().map_or(Ok(false), |row| row.try_get("ours"))? {
+        return Ok(Take::NotOurTurn);
+    }
+    let rows_max = i64::from(table.batch_rows);
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&table.name, Type::TEXT), (&rows_max, Type::INT8), (&table.content_type, Type::TEXT)];
+    let rows = client.query_typed(&statements.take, &parameters).await?;
+    let Some(row) = rows.first() else { return Err(Confined::Refused("the batch came back empty".to_owned())) };
+    let batch = Batch::decode(row)?;
+    if batch.settled != batch.noted {
+        let (settled, noted, table) = (batch.settled, batch.noted, table.quoted());
+        let text =
+            format!("{settled} rows were to be marked in {table}, and {noted} were: a trigger or a rule is in the way");
+        return Err(Confined::Refused(text));
+    }
+    crash_point("before_take_commit");
+    Ok(Take::Took(batch.taken(rows_max)))
 }
 
 /// One batch's numbers.

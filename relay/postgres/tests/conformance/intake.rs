@@ -272,7 +272,15 @@ async fn what_is_wrong_with_the_table_takes_nothing_and_ends_no_session() {
         assert!(bed.messages().await.is_empty(), "{change}");
         bed.session.last_seq().await.expect("the session lives");
     }
+    // A table that somebody has locked is waited for within bounds, by a look too.
+    let other = bed.database.client().await;
     bed.sql("ALTER TABLE public.gone RENAME TO outbox; ALTER TABLE public.outbox RENAME reff TO ref").await;
+    other.batch_execute("BEGIN; LOCK TABLE public.outbox").await.expect("lock");
+    for look_first in [true, false] {
+        let waited = bed.session.take(0, look_first).await;
+        assert!(matches!(waited, Err(SourceError::Again(_))), "{waited:?}");
+    }
+    other.batch_execute("ROLLBACK").await.expect("unlock");
     assert_eq!(bed.take().await.rows, 1);
 }
 
