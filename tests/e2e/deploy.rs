@@ -50,10 +50,15 @@ async fn a_relay_under_load_has_every_metric_of_dashboard_and_alerts() -> Result
     let rabbit = Rabbit::connect().await?;
     let (exchange, queue) = (rabbit.unique("deploy"), rabbit.unique("deploy"));
     rabbit.exchange_with_queue(&exchange, &queue).await?;
+    client.batch_execute("CREATE TABLE jobs (id bigint PRIMARY KEY, taken_at timestamptz)").await?;
     let relay = Launch::run()
         .database(database.url())
         .amqp(rabbit.url())
         .env("OUTBOX__RABBITMQ__EXCHANGE", &exchange)
+        .config(
+            "[[source]]\nname = \"jobs\"\ntable = \"public.jobs\"\nmessage_id = \"{id}\"\ntopic = \"t\"\n\
+             body = [\"id\"]\nmark_column = \"taken_at\"\n",
+        )
         .start()?;
     for n in 0..ROWS {
         Row::new(&format!("load-{n}"), "t").key(&format!("k{}", n % 50)).text("{}").insert(&client).await?;
