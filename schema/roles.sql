@@ -9,6 +9,7 @@
 --   outbox_owner     owns schemas, tables and functions; migrations run as a member of it
 --   outbox_app       inserts rows, enqueues, claims in the inbox; reads nothing but seq and idempotency_key
 --   outbox_relay     reads, marks, removes what retention lets go, keeps lanes and waiting room; no DDL
+--   outbox_source    for a relay that takes over rows of other tables, beside outbox_relay: enters rows
 --   outbox_operator  looks at the state of rows; retries and discards
 --
 -- Needs a superuser, or a role with CREATEROLE that owns the schemas and may CREATE in the database.
@@ -17,7 +18,7 @@ DO $$
 DECLARE
     role_name text;
 BEGIN
-    FOREACH role_name IN ARRAY ARRAY['outbox_owner', 'outbox_app', 'outbox_relay', 'outbox_operator'] LOOP
+    FOREACH role_name IN ARRAY ARRAY['outbox_owner', 'outbox_app', 'outbox_relay', 'outbox_source', 'outbox_operator'] LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role_name) THEN
             BEGIN
                 EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
@@ -95,6 +96,17 @@ BEGIN
     GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.relay, outbox.held TO outbox_relay;
     GRANT SELECT ON outbox.message_status, outbox.migration TO outbox_relay;
     GRANT EXECUTE ON FUNCTION outbox.retry(bigint[], text), outbox.discard(bigint[], text) TO outbox_relay;
+
+    -- A relay with sources, beside outbox_relay: rows as an application enters them, and notes of those that it took.
+    IF pg_catalog.to_regclass('outbox.source_row') IS NOT NULL THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_source;
+        GRANT INSERT (idempotency_key, topic, ordering_key, payload, payload_bytes, content_type, headers)
+            ON outbox.message TO outbox_source;
+        GRANT SELECT ON outbox.message TO outbox_source;
+        GRANT USAGE ON SEQUENCE outbox.message_seq TO outbox_source;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.source_row TO outbox_source;
+        GRANT SELECT ON outbox.source_row TO outbox_relay, outbox_operator;
+    END IF;
 
     -- The operator: states, never payloads.
     GRANT SELECT ON outbox.message_status, outbox.held, outbox.lane, outbox.relay, outbox.migration TO outbox_operator;

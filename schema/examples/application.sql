@@ -27,3 +27,8 @@ CREATE INDEX delivery_unhandled ON delivery (received_at) WHERE handled_at IS NU
 CREATE TABLE event_count (repository text NOT NULL, event text NOT NULL, deliveries integer NOT NULL, PRIMARY KEY (repository, event));
 
 CREATE TABLE purchase (id text PRIMARY KEY, total integer, state text NOT NULL);
+
+-- An application that has an outbox of its own (plain_table.py, plain_table.js).
+CREATE TABLE done_jobs (key text PRIMARY KEY);
+
+CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, kind text NOT NULL, ref text NOT NULL);

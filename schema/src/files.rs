@@ -25,8 +25,10 @@ pub struct Migration {
     pub sql: &'static str,
 }
 
-const OUTBOX: &[Migration] =
-    &[Migration { version: 1, name: "0001_outbox", sql: include_str!("../outbox/0001_outbox.sql") }];
+const OUTBOX: &[Migration] = &[
+    Migration { version: 1, name: "0001_outbox", sql: include_str!("../outbox/0001_outbox.sql") },
+    Migration { version: 2, name: "0002_sources", sql: include_str!("../outbox/0002_sources.sql") },
+];
 
 const INBOX: &[Migration] = &[
     Migration { version: 1, name: "0001_inbox", sql: include_str!("../inbox/0001_inbox.sql") },

@@ -14,8 +14,8 @@ ALERTS = kit.CHART / "files" / "alerts.yaml"
 DASHBOARD = kit.CHART / "files" / "dashboard.json"
 RUNBOOKS = kit.CHARTS / "runbooks"
 EXPECTED = """OutboxDeliveryLagHigh OutboxStalled OutboxBacklogGrowing OutboxPublishFailureRatioHigh OutboxParkedMessages
-OutboxStatsStale OutboxSinkDown OutboxSinkBlocked OutboxLanesUnowned OutboxRelayDown
-OutboxCertificateExpiring OutboxCertificateUnreadable""".split()
+OutboxStatsStale OutboxSinkDown OutboxSinkBlocked OutboxLanesUnowned OutboxSourceFailing
+OutboxRelayDown OutboxCertificateExpiring OutboxCertificateUnreadable""".split()
 
 
 def check_rules(groups):

@@ -38,6 +38,7 @@ REFUSED = [
     ("config: {admin: {listen: \"0.0.0.0:1\"}}", ["/config", "'admin' not allowed"]),
     ("config: {kafka: {brokers: k, properties: {sasl.password: p}}}", ["sasl.password is a secret"]),
     ("config: {route: [{match: \"*\"}]}", ["/config/route/0", "'sink'"]),
+    ("config: {source: [{name: a, table: b.c, message_id: \"{id}\", topic: t, colum: x}]}", ["/config/source/0", "colum"]),
     ("config: {route: [{match: \"*\", sink: nats}]}", ["/config/route/0/sink", "rabbitmq"]),
     ("config: [a]", ["/config", "want object"]),
     ("secrets: {database: {existingSecret: \"\"}}", ["/secrets/database/existingSecret"]),

@@ -29,6 +29,7 @@ NARROWER = {
     ("kafka", "properties"): {"additionalProperties": {"type": ["string", "number", "boolean"]}},
     ("log", "level"): {"minLength": 1},
     ("route",): {"minItems": 1},
+    ("source",): {"minItems": 1},
 }
 
 

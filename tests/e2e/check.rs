@@ -188,7 +188,7 @@ async fn changes_that_lose_rows_or_stop_the_relay_are_found() -> Result<()> {
             "SELECT 1".to_owned(),
         ),
         (
-            "UPDATE outbox.migration SET compatible_from = 99, version = 99".to_owned(),
+            "UPDATE outbox.migration SET compatible_from = version + 97, version = version + 97".to_owned(),
             "schema_wrong",
             "error",
             "newer outbox-relay",
@@ -326,7 +326,8 @@ fn every_finding_of_the_list_for_operators_has_a_test() {
     let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name);
     let names: Vec<&str> = names.collect();
     assert!(names.len() > 30, "{names:?}");
-    let own = std::fs::read_to_string(root.join("tests/e2e/check.rs")).unwrap();
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let own = read("tests/e2e/check.rs") + &read("tests/e2e/plain_table/check.rs");
     let untested: Vec<&&str> =
         names.iter().filter(|name| !ELSEWHERE.contains(name) && !own.contains(&format!("\"{name}\""))).collect();
     assert!(untested.is_empty(), "{untested:?}");

@@ -51,12 +51,15 @@ async fn a_relay_under_load_has_every_metric_of_dashboard_and_alerts() -> Result
     let rabbit = Rabbit::connect().await?;
     let (exchange, queue) = (rabbit.unique("deploy"), rabbit.unique("deploy"));
     rabbit.exchange_with_queue(&exchange, &queue).await?;
+    client.batch_execute("CREATE TABLE jobs (id bigint PRIMARY KEY, taken_at timestamptz)").await?;
     // Certificates have metrics where they are configured: here of a Kafka that is away and gets no row.
     let authorities = target_dir().join(format!("deploy-{}.pem", uuid::Uuid::new_v4().simple()));
     std::fs::write(&authorities, Authority::new("authority")?.pem())?;
     let config = format!(
         "[kafka.properties]\n\"security.protocol\" = \"ssl\"\n\"ssl.ca.location\" = \"{}\"\n\
-         [[route]]\nmatch = \"away.*\"\nsink = \"kafka\"\n[[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\n",
+         [[route]]\nmatch = \"away.*\"\nsink = \"kafka\"\n[[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\n\
+         [[source]]\nname = \"jobs\"\ntable = \"public.jobs\"\nmessage_id = \"{{id}}\"\ntopic = \"t\"\n\
+         body = [\"id\"]\nmark_column = \"taken_at\"\n",
         authorities.display()
     );
     let relay = Launch::run()

@@ -85,6 +85,7 @@ async fn configuration(book: &mut Book, database: &str, amqp: &str) -> Result<()
             "A route behind one that matches everything",
             "[[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\n[[route]]\nmatch = \"a\"\nsink = \"rabbitmq\"\n",
         ),
+        ("A source that lacks most of its keys", "[[source]]\nname = \"a\"\ntable = \"outbox\"\nmessage_id = \"{\"\n"),
         (
             "A route that the allow-list does not permit",
             "allow = [\"events\"]\n[[route]]\nmatch = \"*\"\nsink = \"rabbitmq\"\nexchange = \"other\"\n",
@@ -167,10 +168,26 @@ async fn services_that_refuse(book: &mut Book, place: &Database, rabbit: &Rabbit
     book.replacements.push((taken.clone(), "ADDRESS"));
     let busy = run(&["run", "--admin-listen", &taken]).database(url).amqp(rabbit.url());
     book.command("The port for metrics is taken", busy).await?;
-    let changed = "UPDATE outbox.migration SET version = 99, compatible_from = 99";
+    let changed = "UPDATE outbox.migration SET version = version + 97, compatible_from = version + 97";
     let other = Database::migrated().await?;
     other.client().await?.batch_execute(changed).await?;
     book.command("The schema is newer than the program", run(&RUN).database(other.url()).amqp(rabbit.url())).await
+}
+
+/// A source and its table disagree.
+async fn sources(book: &mut Book, place: &Database, rabbit: &Rabbit) -> Result<()> {
+    book.section("Sources");
+    let client = place.client().await?;
+    client.batch_execute("CREATE TABLE jobs (id bigint PRIMARY KEY, kind text)").await?;
+    let source = |table: &str, columns: &str| {
+        format!(
+            "[[source]]\nname = \"jobs\"\ntable = \"public.{table}\"\nmessage_id = \"{columns}\"\ntopic = \"{{kind}}\"\n\
+             body = [\"kind\"]\nmark_column = \"taken_at\"\n"
+        )
+    };
+    let run = |config: String| run(&RUN).database(place.url()).amqp(rabbit.url()).config(&config);
+    book.command("A source's table that is not there", run(source("job", "{id}"))).await?;
+    book.command("A source whose table lacks columns", run(source("jobs", "{ref}"))).await
 }
 
 /// What `parked show` says of rows that wait or were given up.
@@ -255,6 +272,7 @@ async fn every_error_says_what_happened_where_and_what_to_do() -> Result<()> {
     command_line(&mut book).await?;
     configuration(&mut book, place.url(), rabbit.url()).await?;
     services_that_refuse(&mut book, &place, &rabbit).await?;
+    sources(&mut book, &place, &rabbit).await?;
     rows(&mut book, &place, &rabbit, &kafka).await?;
     let said = without_numbers(&book.text);
     let path = services::workspace_root().join("relay/ERRORS.md");

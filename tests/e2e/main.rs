@@ -31,6 +31,7 @@ mod mutants;
 mod operate;
 mod order;
 mod phantom;
+mod plain_table;
 mod recovery;
 mod replicas;
 mod returns;

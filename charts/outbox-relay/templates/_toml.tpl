@@ -6,7 +6,7 @@ numbers come as such; the relay wants integers.
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "admin" (dict "listen" (include "outbox-relay.adminListen" .)) -}}
 {{- range $key, $value := $config -}}
-{{- if and (not (kindIs "map" $value)) (ne $key "route") (not (kindIs "invalid" $value)) }}
+{{- if and (not (kindIs "map" $value)) (not (has $key (list "route" "source"))) (not (kindIs "invalid" $value)) }}
 {{ include "outbox-relay.tomlPair" (list $key $value) }}
 {{- end -}}
 {{- end -}}
@@ -30,11 +30,13 @@ numbers come as such; the relay wants integers.
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $route := $config.route }}
+{{- range $list := list "route" "source" -}}
+{{- range $table := index $config $list }}
 
-[[route]]
-{{- range $key, $value := $route }}
+[[{{ $list }}]]
+{{- range $key, $value := $table }}
 {{ include "outbox-relay.tomlPair" (list $key $value) }}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

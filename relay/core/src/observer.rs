@@ -1,6 +1,7 @@
 //! Where the relay tells what it does, so that metrics live in one place and the core knows none of them.
 
 use crate::address::{Address, Sink};
+use crate::intake::Taken;
 use crate::reason::Reason;
 
 /// Which service a connection leads to.
@@ -33,6 +34,10 @@ pub trait Observer: Send + Sync + 'static {
     fn marked(&self, rows: usize, seconds: f64) {}
     fn fenced(&self, lanes: usize) {}
     fn pruned(&self, rows: usize) {}
+    /// Rows of an application's table were taken over, or refused.
+    fn taken(&self, intake: &str, taken: &Taken) {}
+    /// Whether rows of an application's table cannot be taken over.
+    fn intake_failing(&self, intake: &str, failing: bool) {}
     fn link(&self, sink: Sink, connected: bool, blocked: bool) {}
     fn breakers_open(&self, open: usize) {}
     fn lanes_owned(&self, lanes: usize) {}

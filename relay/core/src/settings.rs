@@ -1,6 +1,7 @@
 //! Everything the relay can be told, already checked: units last in names, bounds as in the documentation.
 
 use crate::decide::RetryPolicy;
+use crate::intake::Intake;
 
 /// What happens to a key behind a parked row (`on_park`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct Settings {
     /// `None` keeps sent rows for ever.
     pub retention_s: Option<u64>,
     pub on_park: OnPark,
+    /// Tables whose rows are taken over, in the order in which the adapter knows them.
+    pub intakes: Vec<Intake>,
     /// Nothing but in a drill.
     pub drill: DrillShares,
 }
@@ -58,6 +61,7 @@ impl Default for Settings {
             shutdown_grace_ms: 20_000,
             retention_s: Some(7 * 24 * 3_600),
             on_park: OnPark::Continue,
+            intakes: Vec::new(),
             drill: DrillShares::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! What all lanes of one process share: bounds, breakers, brokers and the board on which idle lanes stand.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +28,8 @@ pub struct Shared {
     pub(crate) link_changes: watch::Sender<u64>,
     /// The state of the database session, for readiness.
     pub database: watch::Sender<DatabaseLink>,
+    /// What is wrong with a table whose rows are to be taken over, by its name, for readiness.
+    pub intake_errors: watch::Sender<BTreeMap<String, String>>,
     /// `in_flight_max`: one permit a row that may stand at the broker unmarked.
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) memory: Arc<Memory>,
@@ -55,6 +57,7 @@ impl Shared {
             released: watch::Sender::new(0),
             link_changes: watch::Sender::new(0),
             database: watch::Sender::new(DatabaseLink::Down { detail: "not connected yet".to_owned() }),
+            intake_errors: watch::Sender::new(BTreeMap::new()),
             in_flight,
             memory,
             board: Board::default(),

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use crate::intake::Take;
 use crate::reason::Reason;
 use crate::row::{Row, RowId, Timestamp};
 
@@ -207,6 +208,12 @@ pub trait Session: Send + Sync + 'static {
     fn drained(&self, goal: &DrainGoal, block_key: bool) -> impl Future<Output = Result<bool, SourceError>> + Send;
     /// Removes one small batch of rows sent (or discarded) longer ago than this; the number removed.
     fn prune(&self, retention_s: u64) -> impl Future<Output = Result<usize, SourceError>> + Send;
+    /// Takes a batch of rows of an application's table over into the outbox: all of it or nothing. With `look_first`
+    /// it first asks cheaply whether there is anything. `Refused` concerns this table alone.
+    fn take(&self, intake: usize, look_first: bool) -> impl Future<Output = Result<Take, SourceError>> + Send;
+    /// Removes notes of rows that the application has removed, a small batch of them above a note's row id. Where to
+    /// go on; `None` after the last.
+    fn tidy(&self, intake: usize, above: &str) -> impl Future<Output = Result<Option<String>, SourceError>> + Send;
 }
 
 /// Where sessions come from.

@@ -45,6 +45,8 @@ pub enum TemplateError {
     UnknownName { name: String, position: usize, nearest: &'static str },
     #[error("'{{header.}}' at character {position} lacks the header's name")]
     NoHeaderName { position: usize },
+    #[error("'{{}}' at character {position} lacks the column's name")]
+    NoColumnName { position: usize },
     #[error("the brace at character {position} is never closed; write '{{{{' for a brace")]
     Unclosed { position: usize },
     #[error("the closing brace at character {position} closes nothing; write '}}}}' for a brace")]
@@ -72,29 +74,17 @@ impl Template {
     /// # Errors
     /// Unknown names, braces that do not pair up, a text above `TEMPLATE_BYTES_MAX`.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
-        if source.len() > TEMPLATE_BYTES_MAX {
-            return Err(TemplateError::TooLong { bytes: source.len() });
-        }
         let mut parts = Vec::new();
         let mut literal = String::new();
-        let mut rest = source;
-        while let Some(at) = rest.find(['{', '}']) {
-            literal.push_str(&rest[..at]);
-            rest = &rest[at..];
-            let position = source[..source.len() - rest.len()].chars().count() + 1;
-            if let Some(after) = rest.strip_prefix("{{").or_else(|| rest.strip_prefix("}}")) {
-                literal.push_str(&rest[..1]);
-                rest = after;
-            } else if rest.starts_with('}') {
-                return Err(TemplateError::Stray { position });
-            } else {
-                let end = rest.find('}').ok_or(TemplateError::Unclosed { position })?;
-                flush(&mut literal, &mut parts);
-                parts.push(placeholder(&rest[1..end], position)?);
-                rest = &rest[end + 1..];
+        for piece in pieces(source)? {
+            match piece {
+                Piece::Literal(text) => literal.push_str(text),
+                Piece::Name { name, position } => {
+                    flush(&mut literal, &mut parts);
+                    parts.push(placeholder(name, position)?);
+                }
             }
         }
-        literal.push_str(rest);
         flush(&mut literal, &mut parts);
         Ok(Self { source: source.to_owned(), parts })
     }
@@ -163,6 +153,42 @@ impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.source)
     }
+}
+
+/// A piece of a template's text.
+pub(crate) enum Piece<'a> {
+    Literal(&'a str),
+    /// What stands between braces, and the place of the first brace.
+    Name {
+        name: &'a str,
+        position: usize,
+    },
+}
+
+/// Takes a text apart; what the names mean is the caller's matter.
+pub(crate) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, TemplateError> {
+    if source.len() > TEMPLATE_BYTES_MAX {
+        return Err(TemplateError::TooLong { bytes: source.len() });
+    }
+    let mut pieces = Vec::new();
+    let mut rest = source;
+    while let Some(at) = rest.find(['{', '}']) {
+        pieces.push(Piece::Literal(&rest[..at]));
+        rest = &rest[at..];
+        let position = source[..source.len() - rest.len()].chars().count() + 1;
+        if let Some(after) = rest.strip_prefix("{{").or_else(|| rest.strip_prefix("}}")) {
+            pieces.push(Piece::Literal(&rest[..1]));
+            rest = after;
+        } else if rest.starts_with('}') {
+            return Err(TemplateError::Stray { position });
+        } else {
+            let end = rest.find('}').ok_or(TemplateError::Unclosed { position })?;
+            pieces.push(Piece::Name { name: &rest[1..end], position });
+            rest = &rest[end + 1..];
+        }
+    }
+    pieces.push(Piece::Literal(rest));
+    Ok(pieces)
 }
 
 fn flush(literal: &mut String, parts: &mut Vec<Part>) {

@@ -85,6 +85,11 @@ pub enum Command {
         #[command(subcommand)]
         action: Parked,
     },
+    /// Look at rows of sources that cannot become a message, and try them again
+    Refused {
+        #[command(subcommand)]
+        action: Refused,
+    },
     /// Print the configuration in effect, secrets hidden
     Config(Config),
     /// Print a completion script for a shell
@@ -173,6 +178,35 @@ pub enum Parked {
     Discard(Act),
 }
 
+#[derive(Debug, Subcommand)]
+pub enum Refused {
+    /// List refused rows
+    List {
+        /// Of this source
+        #[arg(value_name = "SOURCE")]
+        source: Option<String>,
+        /// At most this many rows
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        limit: u32,
+    },
+    /// Try rows again that were mended; those that still cannot become a message are refused again
+    #[command(group = clap::ArgGroup::new("rows").required(true).args(["ids", "all"]))]
+    Retry {
+        /// The source, as the configuration names it
+        #[arg(value_name = "SOURCE")]
+        source: String,
+        /// The rows' ids
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+        /// All refused rows of the source
+        #[arg(long)]
+        all: bool,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
 #[derive(Debug, Args)]
 pub struct Choice {
     /// The rows' numbers
@@ -226,6 +260,7 @@ impl Cli {
             Command::Migrate(_)
             | Command::Status
             | Command::Parked { .. }
+            | Command::Refused { .. }
             | Command::Config(_)
             | Command::Completions { .. }
             | Command::Man => None,
@@ -297,6 +332,10 @@ mod tests {
             "outbox-relay parked show 1 2 --payload",
             "outbox-relay parked retry 1 2 3 --yes",
             "outbox-relay parked discard --topic t -y",
+            "outbox-relay refused list",
+            "outbox-relay refused list invoices --limit 5",
+            "outbox-relay refused retry invoices 17 18 --yes",
+            "outbox-relay refused retry invoices --all -y",
             "outbox-relay config --default",
             "outbox-relay completions bash",
             "outbox-relay man",
@@ -309,6 +348,9 @@ mod tests {
             "outbox-relay parked retry 1 --topic t",
             "outbox-relay parked retry --all --topic t",
             "outbox-relay parked show",
+            "outbox-relay refused retry",
+            "outbox-relay refused retry invoices",
+            "outbox-relay refused retry invoices 17 --all",
             "outbox-relay run --drain-timeout 3",
             "outbox-relay run --drill duplicate=1%",
             "outbox-relay run --yes-this-is-not-production",

@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod migrate;
 mod parked;
+mod refused;
 mod run;
 mod status;
 
@@ -22,7 +23,7 @@ use crate::signals::Stop;
 pub async fn execute(cli: Cli, stop: &Stop) -> Outcome<ExitCode> {
     if let Command::Run(arguments) = &cli.command {
         let sources = cli.sources()?;
-        return run::run(&sources, arguments, stop).await.map(ExitCode::from);
+        return Box::pin(run::run(&sources, arguments, stop)).await.map(ExitCode::from);
     }
     let token = stop.token();
     tokio::select! {
@@ -40,13 +41,18 @@ async fn once(cli: &Cli) -> Outcome<ExitCode> {
         Command::Man => completions::man(&mut out)?,
         Command::Config(arguments) => config::config(cli, arguments, form, &mut out)?,
         Command::Migrate(arguments) => {
-            migrate::migrate(&configuration(cli)?.database, arguments, form, &mut out).await?
+            let DatabaseOnly { database, tables, .. } = configuration(cli)?;
+            migrate::migrate(&database, &tables, arguments, form, &mut out).await?
         }
         Command::Status => {
             let DatabaseOnly { database, block_key, .. } = configuration(cli)?;
             status::status(&database, block_key, form, &mut out).await?
         }
         Command::Parked { action } => parked::parked(&configuration(cli)?.database, action, form, &mut out).await?,
+        Command::Refused { action } => {
+            let DatabaseOnly { database, tables, .. } = configuration(cli)?;
+            refused::refused(&database, &tables, action, form, &mut out).await?
+        }
         Command::Check(_) => check::check(&cli.sources()?, form, &mut out).await?,
         Command::Run(_) => unreachable!("run is not a command that runs once"),
     };

@@ -10,6 +10,7 @@ mod brokers;
 mod database_tls;
 mod database_url;
 mod effective;
+mod intakes;
 mod keys;
 mod kind;
 mod layers;
@@ -33,8 +34,9 @@ use secrecy::ExposeSecret as _;
 
 pub use brokers::Brokers;
 pub use effective::{Effective, default_file};
+pub use intakes::SourceTable;
 #[cfg(test)]
-pub use keys::{KEYS, route_keys};
+pub use keys::{KEYS, route_keys, source_keys};
 pub use layers::Sources;
 pub use outbox_postgres::Database;
 pub use problem::ConfigurationError;
@@ -66,6 +68,7 @@ pub struct DatabaseOnly {
     pub database: Database,
     /// `on_park = "block_key"`, which changes what counts as late.
     pub block_key: bool,
+    pub tables: Vec<SourceTable>,
     pub log: Log,
 }
 
@@ -76,6 +79,8 @@ pub struct Relay {
     pub brokers: Brokers,
     pub routes: Routes,
     pub settings: Settings,
+    /// Tables of an application whose rows are taken over.
+    pub tables: Vec<SourceTable>,
     /// `None`: no endpoint.
     pub admin_listen: Option<SocketAddr>,
     pub log: Log,
@@ -90,9 +95,12 @@ pub fn for_database(sources: &Sources) -> Result<DatabaseOnly, ConfigurationErro
     let database = database(&mut reader);
     let log = log(&mut reader);
     let block_key = Settings::read(&mut reader).relay.on_park == OnPark::BlockKey;
+    let tables = intakes::read(&mut reader);
     let _ = (RouteTables::read(&mut reader), admin_listen(&mut reader));
     let database = reader.finish(database)?;
-    database.map(|database| DatabaseOnly { database, block_key, log }).ok_or_else(|| ConfigurationError(Vec::new()))
+    database
+        .map(|database| DatabaseOnly { database, block_key, tables, log })
+        .ok_or_else(|| ConfigurationError(Vec::new()))
 }
 
 /// The configuration of `run` and `check`.
@@ -102,9 +110,11 @@ pub fn for_database(sources: &Sources) -> Result<DatabaseOnly, ConfigurationErro
 pub fn for_relay(sources: &Sources) -> Result<Relay, ConfigurationError> {
     let (mut reader, _) = start(sources);
     let database = database(&mut reader);
-    let settings = Settings::read(&mut reader);
+    let mut settings = Settings::read(&mut reader);
+    let tables = intakes::read(&mut reader);
+    settings.relay.intakes = tables.iter().map(|source| source.intake.clone()).collect();
     let brokers = Brokers::read(&mut reader, &settings);
-    let tables = RouteTables::read(&mut reader);
+    let route_tables = RouteTables::read(&mut reader);
     let admin_listen = admin_listen(&mut reader);
     let log = log(&mut reader);
     let asked = Brokers::asked(&mut reader);
@@ -112,10 +122,10 @@ pub fn for_relay(sources: &Sources) -> Result<Relay, ConfigurationError> {
         let rule = "no broker is configured; set AMQP_URL or KAFKA_BROKERS, --amqp-url or --kafka-brokers";
         reader.miss("rabbitmq.url or kafka.brokers", rule);
     }
-    let routes = if asked.is_empty() { None } else { tables.for_brokers(&mut reader, &asked) };
+    let routes = if asked.is_empty() { None } else { route_tables.for_brokers(&mut reader, &asked) };
     let (database, routes) = reader.finish((database, routes))?;
     let (Some(database), Some(routes)) = (database, routes) else { return Err(ConfigurationError(Vec::new())) };
-    Ok(Relay { database, brokers, routes, settings, admin_listen, log })
+    Ok(Relay { database, brokers, routes, settings, tables, admin_listen, log })
 }
 
 /// What would be used, for printing. A broker or a database need not be there.
@@ -134,7 +144,7 @@ pub fn effective(sources: &Sources) -> Result<Effective, ConfigurationError> {
     if !asked.is_empty() {
         let _ = tables.for_brokers(&mut reader, &asked);
     }
-    let _ = (admin_listen(&mut reader), log(&mut reader));
+    let _ = (intakes::read(&mut reader), admin_listen(&mut reader), log(&mut reader));
     reader.finish(Effective::new(merged))
 }
 

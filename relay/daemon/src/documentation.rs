@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::CommandFactory as _;
-use outbox_core::{Reason, Sink};
+use outbox_core::{Reason, Refusal, Sink};
 
 use crate::cli::Cli;
-use crate::config::{KEYS, route_keys};
+use crate::config::{KEYS, route_keys, source_keys};
 use crate::exit::Exit;
 use crate::metrics::{CertificateLabels, Metrics, StateSample};
 
@@ -48,8 +48,20 @@ fn every_key_is_documented_with_its_default_and_its_meaning() {
 }
 
 #[test]
+fn every_key_and_refusal_of_a_source_is_documented() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/SOURCES.md");
+    let page = std::fs::read_to_string(path).expect("schema/SOURCES.md is there");
+    let documented: Vec<String> =
+        rows(&page).iter().map(|row| plain(&row[0]).to_owned()).take(source_keys().count()).collect();
+    assert_eq!(documented, source_keys().collect::<Vec<_>>(), "the keys of a source");
+    for refusal in Refusal::ALL {
+        assert!(page.contains(&format!("\n| `{refusal}` | ")), "the refusal {refusal} is not documented");
+    }
+}
+
+#[test]
 fn the_metrics_of_a_running_registry_are_those_of_the_table() {
-    let metrics = Metrics::new(&[Sink::Rabbitmq, Sink::Kafka], &[], 30_000).expect("names are unique");
+    let metrics = Metrics::new(&[Sink::Rabbitmq, Sink::Kafka], &[], &["invoices"], 30_000).expect("names are unique");
     let sample = StateSample { oldest_transaction_age_seconds: Some(1.0), ..StateSample::default() };
     metrics.state.sample(sample);
     metrics.certificates.ends(CertificateLabels { peer: "postgres", certificate: "ca" }, Some(1));
@@ -70,7 +82,7 @@ fn the_metrics_of_a_running_registry_are_those_of_the_table() {
         let found: BTreeSet<&str> = found.split(',').filter_map(|pair| Some(pair.split_once('=')?.0)).collect();
         assert_eq!(found, labels, "labels of {name}");
     }
-    for reason in Reason::ALL {
+    for reason in Reason::ALL.iter().map(|reason| reason.as_str()).chain(Refusal::ALL.map(Refusal::as_str)) {
         assert!(section.contains(&format!(" {reason}")), "the reason {reason} is not named");
     }
 }

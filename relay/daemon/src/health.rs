@@ -58,6 +58,8 @@ struct State {
     database: Option<Result<(), String>>,
     schema: Option<Result<(), String>>,
     sinks: BTreeMap<Sink, Option<Link>>,
+    /// What is wrong with sources, by their names.
+    intakes: BTreeMap<String, String>,
     sampled: bool,
     stopping: bool,
 }
@@ -86,6 +88,11 @@ impl Readiness {
     /// The way to a broker.
     pub fn sink(&self, sink: Sink, link: Link) {
         self.change(|all| drop(all.sinks.insert(sink, Some(link))));
+    }
+
+    /// What is wrong with tables whose rows are taken over, by the source's name.
+    pub fn intakes(&self, errors: BTreeMap<String, String>) {
+        self.change(|all| all.intakes = errors);
     }
 
     /// Whether the state gauges were sampled lately.
@@ -137,6 +144,7 @@ impl State {
                 }
             }
         }
+        reasons.extend(self.intakes.iter().map(|(name, why)| format!("source {name}: {why}")));
         if !self.sampled {
             reasons.push("metrics: the state of the outbox could not be sampled lately".to_owned());
         }
@@ -159,6 +167,9 @@ mod tests {
         assert_eq!(readiness.reasons(), ["kafka: alarm"]);
         readiness.sink(Sink::Kafka, Link::Up);
         assert!(readiness.reasons().is_empty());
+        readiness.intakes(BTreeMap::from([("invoices".to_owned(), "no such table".to_owned())]));
+        assert_eq!(readiness.reasons(), ["source invoices: no such table"]);
+        readiness.intakes(BTreeMap::new());
         readiness.stopping();
         assert_eq!(readiness.reasons(), ["the relay is stopping"]);
     }

@@ -7,6 +7,7 @@
 
 mod certificates;
 mod flow;
+mod intakes;
 mod state;
 
 use std::sync::Arc;
@@ -34,14 +35,20 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything. `destinations` are the exchanges and topics that are known at start; a sample that is
+    /// Registers everything. `destinations` are the exchanges and topics that are known at start, `intakes` the names of
+    /// sources; a sample that is
     /// older than `stale_after_ms` no longer counts.
     ///
     /// # Errors
     /// A name that is taken twice, which only a mistake in these files can bring about.
-    pub fn new(sinks: &[Sink], destinations: &[(Sink, String)], stale_after_ms: u64) -> prometheus::Result<Self> {
+    pub fn new(
+        sinks: &[Sink],
+        destinations: &[(Sink, String)],
+        intakes: &[&str],
+        stale_after_ms: u64,
+    ) -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let flow = Arc::new(Flow::new(&registry, sinks, destinations)?);
+        let flow = Arc::new(Flow::new(&registry, sinks, destinations, intakes)?);
         let state = State::new(stale_after_ms)?;
         registry.register(Box::new(state.clone()))?;
         let certificates = Certificates::new(&registry)?;

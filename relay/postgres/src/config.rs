@@ -2,6 +2,8 @@
 
 use uuid::Uuid;
 
+use crate::intake::IntakeTable;
+use crate::session::SESSION_CONNECTIONS;
 use crate::tls::Database;
 
 /// `durability_fence`: what makes sure that a row cannot be undone once it is published (design, section 8).
@@ -28,6 +30,8 @@ pub struct PostgresConfig {
     pub host: Option<String>,
     pub lease_ttl_ms: u64,
     pub fence: DurabilityFence,
+    /// Tables whose rows are taken over; the core knows them by their place in here.
+    pub intakes: Vec<IntakeTable>,
     /// A statement without an answer for this long ends the session, in milliseconds. Renewals have half a lease.
     pub statement_timeout_ms: u64,
 }
@@ -35,6 +39,12 @@ pub struct PostgresConfig {
 impl PostgresConfig {
     pub(crate) fn lease_ttl(&self) -> i64 {
         i64::try_from(self.lease_ttl_ms).unwrap_or(i64::MAX)
+    }
+
+    /// Connections of one session: claims, marks, holds, control, fence, and one for all tables that are taken over.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        SESSION_CONNECTIONS + usize::from(!self.intakes.is_empty())
     }
 
     /// Marks and holds wait for locks less than a third of the lease.

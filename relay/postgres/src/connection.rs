@@ -11,11 +11,23 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresConfig;
-use crate::errors::classify;
+use crate::errors::{classify, is_confined};
 use crate::tls::{Tls, cancel};
 
 /// A parameter with its type: statements are sent unnamed.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// What went wrong with statements that concern one table only.
+pub(crate) enum Confined {
+    Database(tokio_postgres::Error),
+    Refused(String),
+}
+
+impl From<tokio_postgres::Error> for Confined {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
 
 /// Tells the whole session that one of its connections is gone.
 #[derive(Clone)]
@@ -107,6 +119,31 @@ impl Connection {
     /// Runs one statement in a transaction of its own; the number of rows it touched.
     pub(crate) async fn execute(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<u64, SourceError> {
         self.within(self.timeout, self.client.execute_typed(sql, parameters)).await
+    }
+
+    /// For statements whose failure concerns one of an application's tables: what the server says against them ends
+    /// no session. Only a connection that is gone, or does not answer, does.
+    pub(crate) async fn confined<T>(
+        &self,
+        timeout: Duration,
+        statements: impl Future<Output = Result<T, Confined>>,
+    ) -> Result<T, SourceError> {
+        let statements = async {
+            match statements.await {
+                Ok(answer) => Ok(Ok(answer)),
+                Err(Confined::Database(error)) if is_confined(&error) => Ok(Err(match classify(&error) {
+                    SourceError::Lost(text) => SourceError::Refused(text),
+                    other => other,
+                })),
+                Err(Confined::Database(error)) => Err(error),
+                Err(Confined::Refused(text)) => Ok(Err(SourceError::Refused(text))),
+            }
+        };
+        self.within(timeout, statements).await?
+    }
+
+    pub(crate) fn client(&self) -> &tokio_postgres::Client {
+        &self.client
     }
 
     async fn within<T>(

@@ -29,6 +29,15 @@ pub(crate) fn classify(error: &Error) -> SourceError {
     }
 }
 
+/// Whether the server said this of a statement and keeps the connection; not when it shuts down, was asked to end the
+/// session, or crashed.
+pub(crate) fn is_confined(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|database| {
+        let code = database.code();
+        *code == SqlState::QUERY_CANCELED || !matches!(code.code().get(..2), Some("08" | "57" | "58"))
+    })
+}
+
 /// Message and SQLSTATE, or what the client met; never parameters or rows.
 pub(crate) fn describe(error: &Error) -> String {
     use std::error::Error as _;

@@ -16,10 +16,15 @@ mod claim;
 mod drain;
 mod fence;
 mod held;
+mod intake;
 mod lanes;
 mod mark;
 mod retention;
 
 pub use config::{DurabilityFence, PostgresConfig};
+pub use intake::{
+    Body, IntakeFault, IntakeFaultKind, IntakeTable, Mark, Name, add_missing_mark, inspect as inspect_intake,
+    retry_refused,
+};
 pub use session::{PostgresSession, PostgresSource, SESSION_CONNECTIONS};
 pub use tls::{Database, Identity, Tls, TlsProblem, Trust, tls_problem};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
 use outbox_core::{
     Acquired, ClaimRequest, DrainGoal, Fenced, Heartbeat, HoldEntry, Horizon, Lease, MarkOrder, Page, PollRequest,
-    RowId, Session, Source, SourceError, crash_point, mutant,
+    RowId, Session, Source, SourceError, Take, crash_point, mutant,
 };
 
 use crate::claim::FreshOnly;
@@ -17,6 +17,7 @@ use crate::config::PostgresConfig;
 use crate::connection::{Alarm, Connection};
 use crate::dialer::{CancelledWaits, Dialer};
 use crate::fence::Fence;
+use crate::intake::Intakes;
 use crate::{claim, drain, held, lanes, mark, retention};
 
 /// Claims run side by side on this many connections.
@@ -58,7 +59,7 @@ impl PostgresSource {
         let timeouts =
             Timeouts { wait: Some(CONNECT_TIMEOUT), create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) };
         let pool = Pool::builder(manager)
-            .max_size(SESSION_CONNECTIONS)
+            .max_size(config.connections())
             .timeouts(timeouts)
             .runtime(Runtime::Tokio1)
             .build()
@@ -87,6 +88,10 @@ impl Source for PostgresSource {
             control: self.connection("control", &alarm).await?,
             fence: Fence::new(self.connection("fence", &alarm).await?, self.config.fence, self.cancelled_waits.clone())
                 .await?,
+            intakes: match self.config.intakes.as_slice() {
+                [] => None,
+                _ => Some(Intakes::new(self.connection("take", &alarm).await?, &self.config)),
+            },
             fresh_only: FreshOnly::default(),
             alarm,
             config: self.config.clone(),
@@ -103,6 +108,7 @@ pub struct PostgresSession {
     holds: Connection,
     control: Connection,
     fence: Fence,
+    intakes: Option<Intakes>,
     fresh_only: FreshOnly,
     alarm: Alarm,
     config: Arc<PostgresConfig>,
@@ -202,5 +208,19 @@ impl Session for PostgresSession {
 
     async fn prune(&self, retention_s: u64) -> Result<usize, SourceError> {
         retention::prune(&self.holds, &self.config, retention_s).await
+    }
+
+    async fn take(&self, intake: usize, look_first: bool) -> Result<Take, SourceError> {
+        match &self.intakes {
+            Some(intakes) => intakes.take(intake, look_first).await,
+            None => Ok(Take::Nothing),
+        }
+    }
+
+    async fn tidy(&self, intake: usize, above: &str) -> Result<Option<String>, SourceError> {
+        match &self.intakes {
+            Some(intakes) => intakes.tidy(intake, above).await,
+            None => Ok(None),
+        }
     }
 }

@@ -166,10 +166,11 @@ class Stage:
         )
         wait_until("the dead relay's sessions to end", lambda: self.one(sql) == 0)
 
-    def relay(self, **environment):
+    def relay(self, config=None, **environment):
         """A relay that has its lanes. What is quicker than by default only spares the test its waits."""
         quick = {"OUTBOX__LEASE__TTL_MS": "3000", "OUTBOX__POLL__MAX_MS": "50"}
-        relay = self.start([RELAY, "run", "--admin-listen", "127.0.0.1:0"], **(quick | environment))
+        file = [] if config is None else ["--config", str(config)]
+        relay = self.start([RELAY, "run", "--admin-listen", "127.0.0.1:0", *file], **(quick | environment))
         wait_until(
             f"a relay to own the lanes\n{relay.text()}",
             lambda: self.one(

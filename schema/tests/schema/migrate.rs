@@ -11,7 +11,7 @@ async fn twice_is_harmless() {
     let db = Database::empty().await;
     let first = db.migrate().await.unwrap();
     let names: Vec<&str> = first.applied.iter().map(|applied| applied.name).collect();
-    assert_eq!(names, ["0001_outbox", "0001_inbox", "0002_steps"]);
+    assert_eq!(names, ["0001_outbox", "0002_sources", "0001_inbox", "0002_steps"]);
     let second = db.migrate().await.unwrap();
     assert!(second.applied.is_empty());
     assert_eq!(first.verdicts, second.verdicts);
@@ -53,6 +53,32 @@ async fn a_file_applied_by_hand_is_adopted() {
     assert!(report.applied.iter().all(|applied| applied.schema == Schema::Inbox), "{report:?}");
     let checksum: String = one(&client, "SELECT checksum FROM outbox.migration WHERE version = 1").await;
     assert_eq!(checksum, Schema::Outbox.migrations()[0].checksum());
+}
+
+#[tokio::test]
+async fn a_database_of_version_1_is_brought_up_beside_a_writer() {
+    let db = Database::empty().await;
+    let client = db.connect().await;
+    client.batch_execute(Schema::Outbox.migrations()[0].sql).await.unwrap();
+    client.batch_execute(outbox_schema::ROLES_SQL).await.unwrap();
+    let older = check_version(&client, Schema::Outbox).await.unwrap();
+    assert_eq!(older, Verdict::Older { schema: Schema::Outbox, found: 1, expected: Schema::Outbox.version() });
+    // The application and a relay of version 1 go on meanwhile.
+    let writer = db.connect().await;
+    writer.batch_execute("BEGIN; SELECT outbox.enqueue('k', 't', '{}')").await.unwrap();
+    let report = db.migrate().await.unwrap();
+    assert!(report.applied.iter().any(|applied| applied.name == "0002_sources"), "{report:?}");
+    writer.batch_execute("COMMIT").await.unwrap();
+    let compatible: i32 = one(&client, "SELECT max(compatible_from) FROM outbox.migration").await;
+    assert_eq!(compatible, 1, "a relay of version 1 may run against it");
+    let owner: String = one(
+        &client,
+        "SELECT pg_catalog.pg_get_userbyid(relowner)::text FROM pg_catalog.pg_class WHERE oid = 'outbox.source_row'::pg_catalog.regclass",
+    )
+    .await;
+    assert_eq!(owner, "outbox_owner");
+    let rows: i64 = one(&client, "SELECT count(*) FROM outbox.message").await;
+    assert_eq!(rows, 1);
 }
 
 #[tokio::test]

@@ -121,6 +121,7 @@ async fn the_relay_marks_and_keeps_its_books() {
             "SELECT outbox.discard(ARRAY[1]::bigint[])",
             "SELECT state FROM outbox.message_status",
             "SELECT version FROM outbox.migration",
+            "SELECT * FROM outbox.source_row",
             "SELECT FROM outbox.message FOR UPDATE",
             "UPDATE outbox.message SET sent_at = pg_catalog.clock_timestamp()",
             "DELETE FROM outbox.held",
@@ -143,6 +144,8 @@ async fn the_relay_changes_no_row_and_no_schema() {
             "UPDATE outbox.message SET seq = 1",
             "UPDATE outbox.message SET idempotency_key = 'x'",
             "SELECT pg_catalog.nextval('outbox.message_seq')",
+            "INSERT INTO outbox.source_row (source, row_id, state) VALUES ('s', '1', 'taken')",
+            "DELETE FROM outbox.source_row",
             "SELECT pg_catalog.setval('outbox.message_seq', 1)",
             "INSERT INTO outbox.lane (source, lane) VALUES ('x', 1)",
             "DELETE FROM outbox.lane",
@@ -168,6 +171,37 @@ async fn the_relay_changes_no_row_and_no_schema() {
 }
 
 #[tokio::test]
+async fn a_relay_with_sources_enters_rows_and_keeps_notes() {
+    let db = Database::with_roles().await;
+    let client = db.connect_as("outbox_source").await;
+    all_allowed(
+        &client,
+        &[
+            "INSERT INTO outbox.message (idempotency_key, topic, ordering_key, payload, content_type, headers) \
+             VALUES ('k', 't', 'o', '{}', 'x/y', '{}') ON CONFLICT (idempotency_key) DO NOTHING RETURNING idempotency_key, lane",
+            "SELECT topic, ordering_key, payload, payload_bytes, content_type FROM outbox.message",
+            "INSERT INTO outbox.source_row (source, row_id, state) VALUES ('s', '1', 'taken')",
+            "UPDATE outbox.source_row SET state = 'refused', reason = 'topic'",
+            "DELETE FROM outbox.source_row",
+        ],
+    )
+    .await;
+    all_denied(
+        &client,
+        &[
+            "INSERT INTO outbox.message (idempotency_key, topic, sent_at) VALUES ('l', 't', '2000-01-01')",
+            "INSERT INTO outbox.message (idempotency_key, topic, seq) VALUES ('l', 't', 1)",
+            "UPDATE outbox.message SET sent_at = NULL",
+            "DELETE FROM outbox.message",
+            "SELECT * FROM outbox.lane",
+            "TRUNCATE outbox.source_row",
+            "CREATE TABLE outbox.mine ()",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn the_operator_looks_and_requeues() {
     let db = Database::with_roles().await;
     let operator = db.connect_as("outbox_operator").await;
@@ -178,6 +212,7 @@ async fn the_operator_looks_and_requeues() {
             "SELECT * FROM outbox.held",
             "SELECT * FROM outbox.lane",
             "SELECT * FROM outbox.relay",
+            "SELECT * FROM outbox.source_row",
             "SELECT outbox.retry(topic => 't')",
             "SELECT outbox.discard(topic => 't')",
             "SELECT * FROM inbox.processed",
@@ -227,10 +262,10 @@ async fn before_the_schemas_the_script_makes_the_roles_only() {
     client.batch_execute(outbox_schema::ROLES_SQL).await.unwrap();
     let roles: i64 = one(
         &client,
-        "SELECT count(*) FROM pg_catalog.pg_roles WHERE rolname IN ('outbox_owner', 'outbox_app', 'outbox_relay', 'outbox_operator')",
+        "SELECT count(*) FROM pg_catalog.pg_roles WHERE rolname IN ('outbox_owner', 'outbox_app', 'outbox_relay', 'outbox_source', 'outbox_operator')",
     )
     .await;
-    assert_eq!(roles, 4);
+    assert_eq!(roles, 5);
 }
 
 /// A temporary object of the caller must not be taken for one of PostgreSQL's by a function with its owner's rights.

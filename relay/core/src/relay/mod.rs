@@ -4,6 +4,7 @@
 //! next one (rule 7).
 
 mod background;
+mod intake;
 mod leases;
 mod session;
 

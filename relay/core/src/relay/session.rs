@@ -14,7 +14,7 @@ use crate::clock::Millis;
 use crate::lane_worker::{Assignment, End, LaneMemory, LaneWorker};
 use crate::mark::{MarkHandle, Marker};
 use crate::mutant::{crash_point, mutant};
-use crate::relay::{Dormant, Finish, background, leases};
+use crate::relay::{Dormant, Finish, background, intake, leases};
 use crate::shared::Shared;
 use crate::source::{Acquired, DrainGoal, Horizon, Lease, Session, SourceError};
 
@@ -75,8 +75,12 @@ impl<S: Session> SessionRun<S> {
         self.background.spawn(background::poll(session.clone(), shared.clone(), drain));
         self.background.spawn(background::horizon(session.clone(), shared.clone(), self.horizon.clone()));
         self.background.spawn(background::prune(session.clone(), shared.clone()));
+        let emptied = intake::start(&mut self.background, &session, &shared);
         let drained = async {
             if drain {
+                if goal.is_none() {
+                    intake::all_emptied(emptied, shared.settings.intakes.len()).await;
+                }
                 background::drained(session.clone(), shared.clone(), goal).await
             } else {
                 std::future::pending().await

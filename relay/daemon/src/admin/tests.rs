@@ -9,7 +9,7 @@ use super::*;
 fn sources(bound_ms: u64) -> Sources {
     let sinks = [Sink::Rabbitmq];
     Sources {
-        metrics: Arc::new(Metrics::new(&sinks, &[], 30_000).unwrap()),
+        metrics: Arc::new(Metrics::new(&sinks, &[], &[], 30_000).unwrap()),
         progress: Arc::new(Progress::new(bound_ms)),
         readiness: Arc::new(Readiness::new(&sinks)),
     }

@@ -227,7 +227,7 @@ fn numbers(rows: &[Row]) -> Outcome<Vec<i64>> {
 }
 
 /// Asks on a terminal; elsewhere `--yes` is needed.
-async fn confirmed(verb: &str, rows: i64) -> Outcome<bool> {
+pub(super) async fn confirmed(verb: &str, rows: i64) -> Outcome<bool> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::text(Exit::Usage, format!("this would {verb}: {rows} rows; add --yes to do it")));
     }

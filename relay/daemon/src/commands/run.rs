@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_core::{Backoff, BackoffPolicy, DatabaseLink, Finish, Link, Observer, OnPark, Relay, Shared, Sink, Sinks};
-use outbox_postgres::{PostgresConfig, PostgresSource, SESSION_CONNECTIONS};
+use outbox_postgres::{PostgresConfig, PostgresSource, inspect_intake};
 use outbox_schema::{MigrateError, Schema, check_version};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::{self, Admin};
 use crate::certificates::Certificates;
-use crate::config::{self, Sources};
-use crate::database::connect;
+use crate::config::{self, SourceTable, Sources};
+use crate::database::{answered, connect};
 use crate::drill;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::health::{Progress, Readiness};
@@ -72,7 +72,8 @@ impl Parts {
         let literal = configuration.routes.as_slice().iter();
         let destinations: Vec<(Sink, String)> =
             literal.filter_map(|route| Some((route.sink, route.destination.literal()?.to_owned()))).collect();
-        let metrics = Metrics::new(&sinks, &destinations, sampler::STALE_AFTER_MS)
+        let intakes: Vec<&str> = configuration.tables.iter().map(|source| source.intake.name.as_str()).collect();
+        let metrics = Metrics::new(&sinks, &destinations, &intakes, sampler::STALE_AFTER_MS)
             .map_err(|error| Failure::new(Exit::Failed, error))?;
         let progress = Arc::new(Progress::new(SILENCE_MAX_MS));
         metrics.flow.beat(progress.clone());
@@ -100,7 +101,7 @@ impl Parts {
         let deadline = tokio::time::Instant::now() + timeout;
         tokio::select! {
             () = stop.cancelled() => return Ok(Exit::Done),
-            preflight = self.preflight(&configuration.database) => preflight?,
+            preflight = self.preflight(&configuration) => preflight?,
             () = tokio::time::sleep_until(deadline), if arguments.drain => {
                 let text = format!("not drained within {} s; the database is away", timeout.as_secs());
                 return Err(Failure::text(Exit::Failed, text));
@@ -109,14 +110,15 @@ impl Parts {
         let observer: Arc<dyn Observer> = self.metrics.flow.clone();
         let publishers = publishers::start(&configuration.brokers, &observer)?;
         let sinks = Sinks::new(publishers);
-        let source = PostgresSource::new(postgres(&configuration, relay_id))
-            .map_err(|error| Failure::text(Exit::Configuration, error))?;
+        let postgres = postgres(&configuration, relay_id);
+        let connections = postgres.connections();
+        let source = PostgresSource::new(postgres).map_err(|error| Failure::text(Exit::Configuration, error))?;
         let mut settings = configuration.settings.relay.clone();
         settings.drill = drill::shares(&arguments.drill);
         let shared = Arc::new(Shared::new(settings, configuration.routes, sinks, observer));
         // Our own token: a drain that takes too long and a refused login end the relay too.
         let end = stop.child_token();
-        let helpers = self.helpers(&shared, &configuration.database, &end);
+        let helpers = self.helpers(&shared, &configuration.database, connections, &end);
         let relay = Relay::new(Arc::new(source), shared.clone(), arguments.drain);
         let mut running = std::pin::pin!(relay.run(end.clone()));
         let outcome = tokio::select! {
@@ -153,15 +155,20 @@ impl Parts {
     }
 
     /// Waits for the database and looks at the schema. What trying again cannot mend is an error.
-    async fn preflight(&self, database: &config::Database) -> Outcome<()> {
+    async fn preflight(&self, configuration: &config::Relay) -> Outcome<()> {
         let mut backoff = Backoff::new(PREFLIGHT);
         loop {
             self.progress.tick();
-            let failure = match connect(database).await {
+            let failure = match connect(&configuration.database).await {
                 Ok(client) => match check_version(&client, Schema::Outbox).await {
                     Ok(verdict) if verdict.is_usable() => {
-                        self.readiness.schema(Ok(()));
-                        return Ok(());
+                        match Box::pin(source_faults(&client, &configuration.tables)).await {
+                            Ok(()) => {
+                                self.readiness.schema(Ok(()));
+                                return Ok(());
+                            }
+                            Err(failure) => failure,
+                        }
                     }
                     Ok(verdict) => return Err(Failure::text(Exit::Configuration, verdict.to_string())),
                     // A right that is missing comes with a grant, not with time.
@@ -184,6 +191,7 @@ impl Parts {
         &self,
         shared: &Arc<Shared>,
         database: &config::Database,
+        connections: usize,
         end: &CancellationToken,
     ) -> Vec<tokio::task::JoinHandle<()>> {
         let sampler = Sampler {
@@ -204,6 +212,16 @@ impl Parts {
                 }
             }));
         }
+        let readiness = self.readiness.clone();
+        let mut errors = shared.intake_errors.subscribe();
+        helpers.push(tokio::spawn(async move {
+            loop {
+                readiness.intakes(errors.borrow_and_update().clone());
+                if errors.changed().await.is_err() {
+                    return;
+                }
+            }
+        }));
         let (readiness, metrics) = (self.readiness.clone(), self.metrics.clone());
         let mut link = shared.database.subscribe();
         helpers.push(tokio::spawn(async move {
@@ -212,7 +230,7 @@ impl Parts {
                     DatabaseLink::Up => Ok(()),
                     DatabaseLink::Down { detail } => Err(detail.clone()),
                 };
-                metrics.pool_connections(if state.is_ok() { SESSION_CONNECTIONS } else { 0 }, 0);
+                metrics.pool_connections(if state.is_ok() { connections } else { 0 }, 0);
                 readiness.database(state);
                 if link.changed().await.is_err() {
                     return;
@@ -221,6 +239,24 @@ impl Parts {
         }));
         helpers
     }
+}
+
+/// A source that cannot work is for an operator, like a schema that does not fit. One that breaks later stops nothing.
+async fn source_faults(client: &tokio_postgres::Client, tables: &[SourceTable]) -> Outcome<()> {
+    let mut errors = Vec::new();
+    for source in tables {
+        let name = &source.intake.name;
+        for fault in answered("cannot look at a source", inspect_intake(client, &source.table)).await? {
+            let text = format!("{}; {}", fault.detail, fault.statements.join(" "));
+            let text = text.trim_end_matches([';', ' ']);
+            if fault.kind.is_error() {
+                errors.push(format!("source {name}: {text}"));
+            } else {
+                warn!(source = %name, "{text}");
+            }
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Failure::text(Exit::Configuration, errors.join("\n  "))) }
 }
 
 fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConfig {
@@ -232,6 +268,7 @@ fn postgres(configuration: &config::Relay, relay_id: uuid::Uuid) -> PostgresConf
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned()),
         lease_ttl_ms: configuration.settings.relay.lease_ttl_ms,
         fence: configuration.settings.fence,
+        intakes: configuration.tables.iter().map(|source| source.table.clone()).collect(),
         statement_timeout_ms: STATEMENT_TIMEOUT_MS,
     }
 }

@@ -30,6 +30,8 @@ struct Status {
     backlog: Option<Backlog>,
     held: Vec<Held>,
     parked_messages: i64,
+    /// Rows of sources that cannot become a message; empty too where the login may not see them.
+    refused: Vec<Refused>,
     lanes: Vec<Lane>,
     relays: Vec<Relay>,
 }
@@ -59,6 +61,14 @@ struct Held {
     state: String,
     reason: String,
     messages: i64,
+    oldest_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Refused {
+    source: String,
+    reason: String,
+    rows: i64,
     oldest_seconds: f64,
 }
 
@@ -97,7 +107,13 @@ const RELAYS_SQL: &str = "
            extract(epoch FROM clock_timestamp() - heartbeat_at)::float8
       FROM outbox.relay ORDER BY started_at, id LIMIT 100";
 
-const MAY_READ_SQL: &str = "SELECT has_column_privilege('outbox.message', 'sent_at', 'SELECT')";
+const MAY_READ_SQL: &str = "
+    SELECT has_column_privilege('outbox.message', 'sent_at', 'SELECT'), has_table_privilege('outbox.source_row', 'SELECT')";
+
+const REFUSED_SQL: &str = "
+    SELECT r.source, r.reason, count(*), extract(epoch FROM clock_timestamp() - min(r.noted_at))::float8
+      FROM (SELECT source, reason, noted_at FROM outbox.source_row WHERE state = 'refused' LIMIT $1) AS r
+     GROUP BY 1, 2 ORDER BY 1, 3 DESC, 2";
 
 // A discarded row is never sent, so it is nobody's backlog.
 const TOPICS_SQL: &str = "
@@ -155,10 +171,25 @@ async fn ask(database: &Database, block_key: bool) -> Outcome<Status> {
         })
     })?;
     let may_read = answered(what, transaction.query_typed(MAY_READ_SQL, &[])).await?;
-    let may_read = decoded(&may_read, |row| row.try_get::<_, bool>(0))?.first() == Some(&true);
-    let backlog = if may_read { Some(backlog(&transaction, block_key).await?) } else { None };
+    let may_read = decoded(&may_read, |row| Ok((row.try_get(0)?, row.try_get(1)?)))?;
+    let (messages, notes) = may_read.first().copied().unwrap_or_default();
+    let refused = if notes { refused(&transaction).await? } else { Vec::new() };
+    let backlog = if messages { Some(backlog(&transaction, block_key).await?) } else { None };
     let parked_messages = held.iter().filter(|held| held.state == "parked").map(|held| held.messages).sum();
-    Ok(Status { backlog, held, parked_messages, lanes, relays })
+    Ok(Status { backlog, held, parked_messages, refused, lanes, relays })
+}
+
+async fn refused(transaction: &tokio_postgres::Transaction<'_>) -> Outcome<Vec<Refused>> {
+    let parameters = [(&COUNT_MAX as _, Type::INT8)];
+    let rows = answered("cannot read the notes of sources", transaction.query_typed(REFUSED_SQL, &parameters)).await?;
+    decoded(&rows, |row| {
+        Ok(Refused {
+            source: row.try_get(0)?,
+            reason: row.try_get(1)?,
+            rows: row.try_get(2)?,
+            oldest_seconds: row.try_get(3)?,
+        })
+    })
 }
 
 async fn backlog(transaction: &tokio_postgres::Transaction<'_>, block_key: bool) -> Outcome<Backlog> {
@@ -201,6 +232,15 @@ fn text(out: &mut impl Write, status: &Status) -> Outcome<()> {
         writeln!(out)?;
         let rows: Vec<Vec<String>> = status.held.iter().map(Held::cells).collect();
         output::table(out, &["state", "reason", "messages", "oldest"], &rows)?;
+    }
+    if !status.refused.is_empty() {
+        writeln!(out)?;
+        let cells = |refused: &Refused| {
+            let (source, reason) = (printable(&refused.source), printable(&refused.reason));
+            vec![source, reason, refused.rows.to_string(), output::seconds(refused.oldest_seconds)]
+        };
+        let rows: Vec<Vec<String>> = status.refused.iter().map(cells).collect();
+        output::table(out, &["source", "refused", "rows", "oldest"], &rows)?;
     }
     if let Some(backlog) = status.backlog.as_ref().filter(|backlog| !backlog.topics.is_empty()) {
         writeln!(out, "\nunsent by topic, among {} rows", backlog.topics_sampled_messages)?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::keys::{KAFKA_PROPERTIES, KEYS, Key};
+use super::keys::{KAFKA_PROPERTIES, KEYS, Key, LISTS};
 use super::layers::{Merged, Setting};
 use super::secret;
 use super::value::{Raw, quoted};
@@ -38,7 +38,9 @@ impl Effective {
             out.push('\n');
         }
         self.properties(&mut out);
-        self.routes(&mut out);
+        for (list, _) in LISTS {
+            self.list(list, &mut out);
+        }
         out
     }
 
@@ -63,8 +65,10 @@ impl Effective {
                 }
             }
         }
-        if let Some(routes) = self.0.get("route") {
-            root.insert("route".to_owned(), json(&routes.raw));
+        for (list, _) in LISTS {
+            if let Some(tables) = self.0.get(list) {
+                root.insert(list.to_owned(), json(&tables.raw));
+            }
         }
         Value::Object(root)
     }
@@ -85,11 +89,11 @@ impl Effective {
         }
     }
 
-    fn routes(&self, out: &mut String) {
-        let Some(Setting { raw: Raw::List(routes), .. }) = self.0.get("route") else { return };
-        for route in routes {
-            out.push_str("\n[[route]]\n");
-            if let Raw::Table(table) = route {
+    fn list(&self, name: &str, out: &mut String) {
+        let Some(Setting { raw: Raw::List(tables), .. }) = self.0.get(name) else { return };
+        for table in tables {
+            let _ = write!(out, "\n[[{name}]]\n");
+            if let Raw::Table(table) = table {
                 for (name, value) in table {
                     let _ = writeln!(out, "{name} = {value}");
                 }
@@ -119,7 +123,10 @@ pub fn default_file() -> String {
          # [kafka.properties]\n# \"compression.type\" = \"lz4\"\n\
          \n# The first route whose match fits the row's topic wins. Templates know {topic}, {ordering_key},\n\
          # {idempotency_key} and {header.NAME}. With two brokers the last route must match everything.\n\
-         # [[route]]\n# match = \"*\"\n# sink = \"rabbitmq\"\n# exchange = \"amq.topic\"\n# routing_key = \"{topic}\"\n",
+         # [[route]]\n# match = \"*\"\n# sink = \"rabbitmq\"\n# exchange = \"amq.topic\"\n# routing_key = \"{topic}\"\n\
+         \n# A table of an application as a source: its new rows are taken over into the outbox (schema/SOURCES.md).\n\
+         # [[source]]\n# name = \"invoices\"\n# table = \"public.outbox\"\n# message_id = \"{kind}:{ref}\"\n\
+         # topic = \"{kind}\"\n# body = [\"kind\", \"ref\"]\n# mark_column = \"taken_at\"\n",
     );
     out
 }

@@ -120,6 +120,36 @@ pub fn route_keys() -> impl Iterator<Item = &'static str> {
     ROUTE.iter().map(|key| key.name)
 }
 
+/// Keys of one `[[source]]`.
+pub const SOURCE: [Key; 17] = [
+    key("name", "", "Names the source in outbox.source_row, metrics and logs."),
+    key("table", "", "schema.table, each as the catalog has it; a name with a dot or a quote in double quotes."),
+    key("id", "\"id\"", "Its id: bigint, integer, smallint or uuid, unique and NOT NULL."),
+    key("order", "", "A column whose order comes before that of the ids."),
+    key("message_id", "", "The message id, a template of columns; it is the idempotency key."),
+    key("topic", "", "The topic, a template of columns."),
+    key("ordering_key", "", "The ordering key, a template of columns; without it rows have none."),
+    key("body", "", "The payload is a JSON object of these columns, in this order.").of(Kind::Texts),
+    key("payload", "", "A column that is the payload as it is, instead of body."),
+    key("payload_bytes", "", "A bytea column that is the payload, instead of body."),
+    key("content_type", "\"application/json\"", "The content type of all its messages."),
+    key("headers", "", "A jsonb column with an object of headers."),
+    key("mark_column", "", "A timestamptz column of the table that is set when the row is taken."),
+    key("mark_add", "false", "Whether outbox-relay migrate may add that column.").of(Kind::Flag),
+    key("side_table", "false", "Whether the table is only read, and taken rows are noted in outbox.source_row.")
+        .of(Kind::Flag),
+    key("poll_ms", "500", "Between two looks that find nothing.").of(Kind::Whole(1, HOUR_MS)),
+    key("batch_rows", "500", "Rows taken in one transaction.").of(Kind::Whole(1, 10_000)),
+];
+
+/// Names of the keys of one `[[source]]`.
+pub fn source_keys() -> impl Iterator<Item = &'static str> {
+    SOURCE.iter().map(|key| key.name)
+}
+
+/// Lists of tables, which only a file can hold, with what they are called.
+pub const LISTS: [(&str, &str); 2] = [("route", "routes"), ("source", "sources")];
+
 /// The key of a name.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
@@ -131,6 +161,16 @@ pub fn is_section(name: &str) -> bool {
         || KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
+/// Whether a name is that of a list.
+pub fn is_list(name: &str) -> bool {
+    LISTS.iter().any(|(list, _)| *list == name)
+}
+
+/// The list that a key, or what it stands below, names.
+pub fn list_of(key: &str) -> Option<(&'static str, &'static str)> {
+    LISTS.into_iter().find(|(list, _)| key.split('.').next() == Some(list))
+}
+
 /// The known name that looks most like an unknown one.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
@@ -140,14 +180,14 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .map(|(_, candidate)| candidate)
 }
 
-/// The nearest among all keys, sections and `route`.
+/// The nearest among all keys, sections and lists.
 pub fn nearest_key(name: &str) -> Option<&'static str> {
     let names = KEYS.iter().map(|key| key.name);
     if name.contains('.') {
         return nearest(name, names.chain([KAFKA_PROPERTIES]));
     }
     let sections = KEYS.iter().filter_map(|key| key.name.split_once('.').map(|(section, _)| section));
-    nearest(name, sections.chain(names.filter(|name| !name.contains('.'))).chain(["route"]))
+    nearest(name, sections.chain(names.filter(|name| !name.contains('.'))).chain(LISTS.map(|(name, _)| name)))
 }
 
 /// The environment variable of a key.

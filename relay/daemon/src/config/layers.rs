@@ -61,7 +61,7 @@ impl Sources {
     }
 }
 
-/// Settings by key. Keys of `kafka.properties` are there with their full name, `route` holds the list of routes.
+/// Settings by key. Keys of `kafka.properties` are there with their full name, `route` and `source` hold lists.
 pub type Merged = BTreeMap<String, Setting>;
 
 /// What a variable that many platforms set stands for.
@@ -156,7 +156,7 @@ fn flatten(name: &str, raw: Raw, origin: &Origin, layer: &mut Merged, problems: 
                 flatten(&format!("{name}.{key}"), value, origin, layer, problems);
             }
         }
-        raw if below_properties || name == "route" || keys::find(name).is_some() => {
+        raw if below_properties || keys::is_list(name) || keys::find(name).is_some() => {
             layer.insert(name.to_owned(), Setting { raw, origin: origin.clone() });
         }
         _ if keys::is_section(name) => {
@@ -184,8 +184,8 @@ fn long_variables(sources: &Sources, problems: &mut Vec<Problem>) -> Merged {
             // A shell's variable cannot have a dot, and librdkafka's names have no underscore.
             let key = format!("{KAFKA_PROPERTIES}.{}", property.replace('_', "."));
             layer.insert(key, text_from(name, value));
-        } else if key == "route" || key.starts_with("route.") {
-            problems.push(Problem::new("route", &origin, "routes are set in the configuration file".to_owned()));
+        } else if let Some((list, items)) = keys::list_of(&key) {
+            problems.push(Problem::new(list, &origin, format!("{items} are set in the configuration file")));
         } else if keys::find(&key).is_some() {
             layer.insert(key, text_from(name, value));
         } else {

@@ -6,7 +6,7 @@
 use outbox_kafka::refused_properties;
 use serde_json::{Map, Value, json};
 
-use super::keys::{KAFKA_PROPERTIES, KEYS, Key, ROUTE};
+use super::keys::{KAFKA_PROPERTIES, KEYS, Key, ROUTE, SOURCE};
 use super::kind::Kind;
 
 /// The draft that the chart's `values.schema.json` is written in, too.
@@ -27,6 +27,7 @@ pub fn schema() -> Value {
     }
     root.extend(sections.into_iter().map(|(name, keys)| (name, closed(keys))));
     root.insert("route".to_owned(), routes());
+    root.insert("source".to_owned(), sources());
     let mut schema = closed(Value::Object(root));
     schema["$schema"] = json!(DRAFT);
     schema["title"] = json!("The configuration file of outbox-relay");
@@ -96,6 +97,23 @@ fn routes() -> Value {
     })
 }
 
+fn sources() -> Value {
+    let keys: Map<String, Value> = SOURCE.iter().map(|key| (key.name.to_owned(), value(key))).collect();
+    let mut source = closed(Value::Object(keys));
+    source["properties"]["name"]["pattern"] = json!("^[A-Za-z0-9_.-]{1,63}$");
+    source["properties"]["body"]["minItems"] = json!(1);
+    source["properties"]["body"]["maxItems"] = json!(50);
+    for needed in ["table", "message_id", "topic"] {
+        source["properties"][needed]["minLength"] = json!(1);
+    }
+    source["required"] = json!(["name", "table", "message_id", "topic"]);
+    json!({
+        "type": "array",
+        "description": "Tables of applications whose new rows are taken over into the outbox (schema/SOURCES.md).",
+        "items": source,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,7 +133,7 @@ mod tests {
     /// By the schema and by the relay itself.
     #[test]
     fn every_default_is_of_its_kind() {
-        for key in KEYS.iter().chain(&ROUTE).filter(|key| !key.default.is_empty()) {
+        for key in KEYS.iter().chain(&ROUTE).chain(&SOURCE).filter(|key| !key.default.is_empty()) {
             let default: Value = serde_json::from_str(key.default).expect(key.name);
             let fits = match key.kind {
                 Kind::Text | Kind::Duration | Kind::Size(..) => default.is_string(),

@@ -44,6 +44,8 @@ impl Settings {
             confirm_timeout_ms: reader.integer("confirm.timeout_ms"),
             shutdown_grace_ms: reader.integer("shutdown.grace_ms"),
             retention_s: retention(reader),
+            // Read apart, with what the database adapter must know of them.
+            intakes: Vec::new(),
             on_park: reader.choice("on_park", &[("continue", OnPark::Continue), ("block_key", OnPark::BlockKey)]),
             // A flag of `run` alone: no file and no variable may begin a drill.
             drill: outbox_core::DrillShares::default(),

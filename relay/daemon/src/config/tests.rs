@@ -140,6 +140,59 @@ fn two_brokers_need_a_catch_all_and_known_routes() {
     assert_eq!(routes.as_slice()[1].routing_key.source(), "{topic}.{ordering_key}");
 }
 
+const SOURCE: &str = "[[source]]\nname = \"invoices\"\ntable = \"public.outbox\"\nmessage_id = \"{kind}:{ref}\"\n\
+                      topic = \"{kind}\"\nbody = [\"kind\", \"ref\"]\nmark_column = \"taken_at\"\n";
+
+#[test]
+fn a_source_has_its_defaults() {
+    let relay = relay(SOURCE, &[]).unwrap();
+    assert_eq!(relay.settings.relay.intakes.len(), 1);
+    let source = &relay.tables[0];
+    assert_eq!((source.intake.name.as_str(), source.intake.poll_ms), ("invoices", 500));
+    assert_eq!(source.table.quoted(), "\"public\".\"outbox\"");
+    assert_eq!((source.table.id.as_str(), source.table.batch_rows), ("id", 500));
+    assert_eq!(source.table.content_type, "application/json");
+    let shown = effective(&sources(SOURCE, &LOCAL, &[])).unwrap();
+    assert!(shown.to_toml().contains("\n[[source]]\nbody = [\"kind\", \"ref\"]\n"), "{}", shown.to_toml());
+    assert_eq!(shown.to_json()["source"][0]["mark_column"], "taken_at");
+}
+
+#[test]
+fn a_source_that_cannot_be_is_refused_with_its_rules() {
+    let file = format!(
+        "{SOURCE}{SOURCE}[[source]]\nname = \"a b\"\ntabel = \"x\"\nmessage_id = \"all\"\ntopic = \"{{kind\"\n\
+         body = []\npayload = \"p\"\nmark_add = \"perhaps\"\npoll_ms = 0\n\
+         [[source]]\nname = \"c\"\ntable = \"outbox\"\nmark_column = \"m\"\nside_table = true\nmessage_id = \"{{}}\"\n\
+         topic = \"t\"\n[[source]]\nside_table = true\nmark_add = true\nbody = [\"x\"]\nid = \"\"\n"
+    );
+    assert_eq!(
+        problems(&file, &[("OUTBOX__SOURCE__NAME", "x")]),
+        [
+            "source ($OUTBOX__SOURCE__NAME): sources are set in the configuration file",
+            "source (relay.toml): source 2: the name 'invoices' is taken by an earlier source",
+            "source (relay.toml): source 3: has the unknown key 'tabel'; did you mean table?",
+            "source (relay.toml): source 3: name must be 1 to 63 letters, digits, '_', '-' or '.'; it is 'a b'",
+            "source (relay.toml): source 3: table is missing, such as table = \"public.outbox\"",
+            "source (relay.toml): source 3: topic = \"{kind\": the brace at character 1 is never closed; write '{{' for a brace",
+            "source (relay.toml): source 3: message_id names no column, so that all rows would be one message",
+            "source (relay.toml): source 3: body makes the payload itself; set it or payload and payload_bytes, not both",
+            "source (relay.toml): source 3: mark_add must be true or false; it is 'perhaps'",
+            "source (relay.toml): source 3: set mark_column, a timestamptz column of the table, or side_table = true",
+            "source (relay.toml): source 3: poll_ms must be a whole number, from 1 to 3600000; it is '0'",
+            "source (relay.toml): source 4: table = 'outbox': write schema.table, a name with a dot or a quote in double quotes",
+            "source (relay.toml): source 4: message_id = \"{}\": '{}' at character 1 lacks the column's name",
+            "source (relay.toml): source 4: has no payload; set body = [\"column\", …], payload or payload_bytes",
+            "source (relay.toml): source 4: set mark_column or side_table = true, not both",
+            "source (relay.toml): source 5: name is missing, such as name = \"invoices\"",
+            "source (relay.toml): source 5: table is missing, such as table = \"public.outbox\"",
+            "source (relay.toml): source 5: id: '' is no name: 1 to 63 bytes",
+            "source (relay.toml): source 5: message_id is missing, such as message_id = \"{kind}:{ref}\"",
+            "source (relay.toml): source 5: topic is missing, such as topic = \"{kind}\" or topic = \"invoice.email\"",
+            "source (relay.toml): source 5: mark_add is for mark_column; a table that may only be read is not changed",
+        ]
+    );
+}
+
 #[test]
 fn kafka_properties_pass_through_unless_they_break_a_promise() {
     let file = "[kafka.properties]\n\"compression.type\" = \"lz4\"\nlinger.ms = 5\nacks = 1\n";

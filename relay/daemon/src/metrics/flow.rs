@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use outbox_core::{Address, Observer, Peer, Reason, Sink, Wakeup};
+use outbox_core::{Address, Observer, Peer, Reason, Sink, Taken, Wakeup};
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
+use super::intakes::Intakes;
 use super::{registered, wall_clock_seconds};
 use crate::health::Progress;
 
@@ -48,6 +49,7 @@ pub struct Flow {
     last_publish: Gauge,
     reconnects: IntCounterVec,
     wakeups: IntCounterVec,
+    intakes: Intakes,
     progress: RwLock<Option<Arc<Progress>>>,
 }
 
@@ -56,6 +58,7 @@ impl Flow {
         registry: &Registry,
         sinks: &[Sink],
         destinations: &[(Sink, String)],
+        intakes: &[&str],
     ) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str| registered(registry, IntCounter::new(name, help)?);
         let counters = |name: &str, help: &str, labels: &[&str]| {
@@ -122,6 +125,7 @@ impl Flow {
             )?,
             reconnects: counters("outbox_reconnects_total", "Connections made again.", &["peer"])?,
             wakeups: counters("outbox_wakeups_total", "What made a lane look for rows.", &["source"])?,
+            intakes: Intakes::new(registry, intakes)?,
             progress: RwLock::new(None),
         };
         flow.begin_at_zero(sinks, destinations);
@@ -207,6 +211,14 @@ impl Observer for Flow {
 
     fn pruned(&self, rows: usize) {
         self.pruned.inc_by(rows as u64);
+    }
+
+    fn taken(&self, intake: &str, taken: &Taken) {
+        self.intakes.taken(intake, taken);
+    }
+
+    fn intake_failing(&self, intake: &str, failing: bool) {
+        self.intakes.failing(intake, failing);
     }
 
     fn link(&self, sink: Sink, connected: bool, blocked: bool) {

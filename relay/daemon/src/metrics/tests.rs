@@ -5,7 +5,8 @@ use outbox_core::{Address, Observer as _, Peer, Reason, Sink, Wakeup};
 use super::*;
 
 fn metrics() -> Metrics {
-    Metrics::new(&[Sink::Rabbitmq, Sink::Kafka], &[(Sink::Rabbitmq, "events".to_owned())], 30_000).unwrap()
+    Metrics::new(&[Sink::Rabbitmq, Sink::Kafka], &[(Sink::Rabbitmq, "events".to_owned())], &["invoices"], 30_000)
+        .unwrap()
 }
 
 fn address(sink: Sink, destination: &str) -> Address {

@@ -7,7 +7,7 @@ use outbox_core::{
     ClaimRequest, Content, Fenced, HoldEntry, HoldState, Lease, MarkOrder, Origin, Page, PollRequest, Position, Reason,
     RowId, Session, Source, TxId,
 };
-use outbox_postgres::{DurabilityFence, PostgresConfig, PostgresSession, PostgresSource};
+use outbox_postgres::{DurabilityFence, IntakeTable, PostgresConfig, PostgresSession, PostgresSource};
 use outbox_schema::{Options, ROLES_SQL, migrate};
 use tokio_postgres::{Client, Config, NoTls};
 use uuid::Uuid;
@@ -56,8 +56,13 @@ impl Database {
 
     /// A session of a new relay; `options` are the server's.
     pub async fn session(&self, relay_id: Uuid, options: &str) -> Arc<PostgresSession> {
+        self.session_with(relay_id, &format!("-c role=outbox_relay {options}"), Vec::new()).await
+    }
+
+    /// A session that takes rows over, too.
+    pub async fn session_with(&self, relay_id: Uuid, options: &str, intakes: Vec<IntakeTable>) -> Arc<PostgresSession> {
         let mut connection = self.config();
-        connection.options(format!("-c role=outbox_relay {options}"));
+        connection.options(options);
         let config = PostgresConfig {
             database: outbox_postgres::Database::new(connection, None),
             source: "outbox".to_owned(),
@@ -66,6 +71,7 @@ impl Database {
             host: None,
             lease_ttl_ms: 10_000,
             fence: DurabilityFence::Local,
+            intakes,
             statement_timeout_ms: 20_000,
         };
         PostgresSource::new(config).expect("a source").connect().await.expect("a session")

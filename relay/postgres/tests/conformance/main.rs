@@ -5,6 +5,8 @@ mod aborts;
 mod claim;
 mod gates;
 mod hold;
+mod intake;
+mod intake_side;
 mod kit;
 mod lanes;
 mod mark;

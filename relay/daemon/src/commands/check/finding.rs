@@ -39,12 +39,21 @@ pub struct Finding {
     pub severity: Severity,
     pub detail: String,
     pub action: &'static str,
+    /// What mends it, to be run as it stands.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub statements: Vec<String>,
 }
 
 impl Kind {
     /// Found, with what there is to say of this place.
     pub fn found(self, detail: impl Into<String>) -> Finding {
-        Finding { kind: self, severity: self.severity, detail: detail.into(), action: self.action }
+        Finding {
+            kind: self,
+            severity: self.severity,
+            detail: detail.into(),
+            action: self.action,
+            statements: Vec::new(),
+        }
     }
 }
 
@@ -71,9 +80,9 @@ kinds! {
         "set synchronous_commit = on where applications write: a crash may undo commits that they were told of";
     STATEMENT_TIMEOUT = "statement_timeout" Warning
         "ALTER ROLE this login SET statement_timeout = 0: claims and marks have bounds of their own";
-    CONNECTION_LIMIT = "connection_limit" Error "raise the CONNECTION LIMIT; a relay needs 7 connections";
+    CONNECTION_LIMIT = "connection_limit" Error "raise the CONNECTION LIMIT; a relay needs 7 connections, and one more with sources";
     POOLER = "pooler" Note
-        "nothing, if it is meant: a relay works through it; give its pool 7 connections a relay, or it waits for them";
+        "nothing, if it is meant: a relay works through it; give its pool 7 connections a relay (8 with sources), or it waits for them";
     FENCE_STANDBYS = "fence_standbys" Error "name standbys in synchronous_standby_names, or set durability_fence = \"local\"";
     FENCE_NONE = "fence_none" Warning
         "set durability_fence = \"local\": a crash of PostgreSQL may undo rows that were published";
@@ -101,6 +110,12 @@ kinds! {
         "put back the default of outbox.message.seq, which takes the transaction id before the number: else rows are lost";
     UNLOGGED = "unlogged" Error "ALTER TABLE … SET LOGGED: a crash empties an unlogged table";
     AUTOVACUUM_OFF = "autovacuum_off" Warning "switch autovacuum on for it: each mark leaves a dead row";
+    SOURCE = "source" Ok "";
+    SOURCE_TABLE = "source_table" Error "correct the source's keys, or the table: until then none of its rows are taken";
+    SOURCE_MARK_MISSING = "source_mark_missing" Error
+        "add the column as its table's owner, or set mark_add = true and run `outbox-relay migrate`; set it in rows that were sent before";
+    SOURCE_PRIVILEGES = "source_privileges" Error "run the statements as the owner of table and roles (schema/roles.sql)";
+    SOURCE_INDEX = "source_index" Warning "make the index: without it each look reads the whole table";
     ADDRESS = "address" Ok "";
     ADDRESS_MISSING = "address_missing" Error "declare it, or change the route: rows for it wait until it exists";
     ADDRESS_UNASKED = "address_unasked" Error "bring the broker up, or correct its address and credentials";

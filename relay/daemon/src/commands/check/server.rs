@@ -11,8 +11,6 @@ use crate::backlog::decoded;
 use crate::database::answered;
 use crate::exit::{Exit, Failure, Outcome};
 
-/// Claims, marks, holds, control, fence and the sampler.
-const CONNECTIONS: i32 = 7;
 /// A server that ends statements sooner than this interrupts claims of a large backlog.
 const STATEMENT_TIMEOUT_MIN_MS: i64 = 10_000;
 
@@ -73,7 +71,7 @@ impl Server {
 }
 
 /// Asks the server for its version and settings.
-pub async fn look(client: &Client, fence: DurabilityFence) -> Outcome<Vec<Finding>> {
+pub async fn look(client: &Client, fence: DurabilityFence, connections: i32) -> Outcome<Vec<Finding>> {
     let what = "cannot look at the server";
     let rows = answered(what, client.query_typed(SERVER_SQL, &[])).await?;
     let server = decoded(&rows, Server::decode)?.into_iter().next();
@@ -81,7 +79,7 @@ pub async fn look(client: &Client, fence: DurabilityFence) -> Outcome<Vec<Findin
     let mut findings = vec![version(&server)];
     findings.extend(kind_of_server(&server));
     findings.extend(durability(&server, fence));
-    findings.extend(login(&server));
+    findings.extend(login(&server, connections));
     Ok(findings)
 }
 
@@ -131,12 +129,12 @@ fn durability(server: &Server, fence: DurabilityFence) -> Vec<Finding> {
     findings
 }
 
-fn login(server: &Server) -> Vec<Finding> {
+fn login(server: &Server, connections: i32) -> Vec<Finding> {
     let mut findings = Vec::new();
     if server.superuser {
         findings.push(SUPERUSER.found(format!("{} is a superuser", server.login)));
     }
-    let limited = |limit: i32| (0..CONNECTIONS).contains(&limit);
+    let limited = |limit: i32| (0..connections).contains(&limit);
     if limited(server.role_limit) && !server.superuser {
         findings.push(CONNECTION_LIMIT.found(format!("{} may have {} connections", server.login, server.role_limit)));
     }
