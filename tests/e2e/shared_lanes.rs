@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use outbox_tests::rabbit::Received;
-use outbox_tests::relay::Relay;
+use outbox_tests::relay::{Launch, Relay};
 use outbox_tests::wait::{self, SOON};
 
 use crate::stage::Stage;
@@ -23,7 +23,11 @@ async fn fill(stage: &Stage, from: i64, to: i64) -> Result<()> {
 }
 
 async fn start(stage: &Stage, relays: usize) -> Result<Vec<Relay>> {
-    let launch = stage.launch().env("OUTBOX__LEASE__TTL_MS", "2000");
+    start_as(&stage.launch(), relays).await
+}
+
+async fn start_as(launch: &Launch, relays: usize) -> Result<Vec<Relay>> {
+    let launch = launch.clone().env("OUTBOX__LEASE__TTL_MS", "2000");
     let relays: Vec<Relay> = (0..relays).map(|_| launch.start()).collect::<Result<_>>()?;
     for relay in &relays {
         relay.wait_ready(SOON).await?;
@@ -139,4 +143,62 @@ async fn a_relay_that_renews_after_its_leases_ran_out_takes_no_lane_twice() -> R
     let mut relay = relays.pop().context("one relay")?;
     assert_eq!(relay.stop(SOON).await?, Some(0));
     Ok(())
+}
+
+/// The wall clock of one relay of two is an hour off (libfaketime): leases, delays and order go by the database's.
+async fn clock_is_off(offset: &str) -> Result<()> {
+    let stage = Stage::new().await?;
+    let fake = format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH);
+    assert!(std::path::Path::new(&fake).exists(), "{fake} is missing; run tests/services/install.sh postgres");
+    let off = stage.launch().env("LD_PRELOAD", &fake).env("FAKETIME", offset).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let mut relays = start(&stage, 1).await?;
+    relays.extend(start_as(&off, 1).await?);
+    wait_spread(&relays, &[8, 8]).await?;
+
+    let line = relays[1].wait_log("database session is up", SOON).await?;
+    let written = line.split_whitespace().next().context("a line without its time")?;
+    let client = stage.database.client().await?;
+    let off = "SELECT abs(extract(epoch FROM $1::text::timestamptz - clock_timestamp())) > 3000";
+    assert!(client.query_one(off, &[&written]).await?.try_get::<_, bool>(0)?, "the clock is right: {line}");
+
+    // Without a fault nothing goes twice, and nothing before its time.
+    let delayed = "INSERT INTO outbox.message (idempotency_key, topic, payload, ordering_key, available_at)
+                   SELECT 'row-' || n, 't', n::text, 'key-' || n, clock_timestamp() + interval '3 s'
+                     FROM generate_series(10001, 10032) AS n";
+    client.execute(delayed, &[]).await?;
+    fill(&stage, 0, 4_000).await?;
+    let mut reader = stage.rabbit.reader(&stage.queue, 500).await?;
+    let mut messages = reader.take(4_032, SOON * 3).await?;
+    let marked = "SELECT count(*) = 0 FROM outbox.message WHERE sent_at IS NULL";
+    let marked = || async { Ok(client.query_one(marked, &[]).await?.try_get(0)?) };
+    wait::until_true("all rows to be marked", SOON, marked).await?;
+    let early = "SELECT count(*) FROM outbox.message WHERE sent_at < available_at";
+    assert_eq!(client.query_one(early, &[]).await?.try_get::<_, i64>(0)?, 0, "rows went before their time");
+
+    // The other dies: its lanes are taken over all the same.
+    let mut dying = relays.remove(0);
+    dying.kill9().await?;
+    wait_spread(&relays, &[16]).await?;
+    fill(&stage, 4_000, 5_000).await?;
+    messages.extend(reader.take(1_000, SOON).await?);
+    assert_eq!(repeated(&messages)?, 0);
+    // So are those of the one whose clock is off.
+    let mut dying = relays.remove(0);
+    dying.kill9().await?;
+    let relays = start(&stage, 1).await?;
+    wait_spread(&relays, &[16]).await?;
+    fill(&stage, 5_000, 6_000).await?;
+    messages.extend(reader.take(1_000, SOON).await?);
+    assert_eq!(repeated(&messages)?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_relay_whose_clock_is_an_hour_fast_keeps_leases_delays_and_order() -> Result<()> {
+    clock_is_off("+3600s").await
+}
+
+#[tokio::test]
+async fn a_relay_whose_clock_is_an_hour_slow_keeps_leases_delays_and_order() -> Result<()> {
+    clock_is_off("-3600s").await
 }

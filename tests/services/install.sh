@@ -28,6 +28,7 @@ needs() {
         need 'command -v pgbouncer || [ -x /usr/sbin/pgbouncer ]' pgbouncer
         need 'command -v python3' python3
         need '/usr/bin/python3 -c "import psycopg2"' python3-psycopg2
+        need 'ls /usr/lib/*/faketime/libfaketime.so.1' libfaketime
         ;;
     rabbitmq)
         need '[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v epmd' rabbitmq-server
