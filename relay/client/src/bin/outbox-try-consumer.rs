@@ -11,8 +11,8 @@ use outbox_client::testkit::{Command, Plan, try_out};
 ///
 /// One run of the command is one delivery. It finds MESSAGE_ID and DATABASE_URL in its environment and the body on
 /// its standard input, does the work, commits, and ends with 0 for what it would acknowledge. It is run twice, twice
-/// at once, out of order, with another body under the same id, and killed before and after each statement that it
-/// sends to the database.
+/// at once, out of order, with another body under the same id, beside another consumer, and killed before and after
+/// each statement that it sends to the database.
 ///
 /// Exit codes: 0 everything held, 1 something broke, 2 wrong arguments or no database.
 #[derive(Parser)]
@@ -28,8 +28,15 @@ struct Arguments {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
     /// A query for the number of effects of the message with the id $1.
-    #[arg(long, value_name = "SQL")]
-    effects: String,
+    #[arg(long, value_name = "SQL", required_unless_present = "outside")]
+    effects: Option<String>,
+    /// A shell command that prints the number of effects of the message MESSAGE_ID outside the database.
+    #[arg(long, value_name = "SHELL")]
+    outside: Option<String>,
+    /// Another consumer of the same messages, as a shell command; its effects are counted with those of COMMAND. Without
+    /// it, two consumers are not tried.
+    #[arg(long, value_name = "SHELL")]
+    other: Option<String>,
     /// A statement that forgets the message with the id $1, as the inbox's retention does. Without it that is not tried.
     #[arg(long, value_name = "SQL")]
     forget: Option<String>,
@@ -68,7 +75,8 @@ async fn main() -> ExitCode {
         patience: Duration::from_secs(arguments.patience),
         message: Box::new(message),
     };
-    let subject = Command { words: arguments.command };
+    let other = arguments.other.map(|line| Box::new(Command::shell(&line)));
+    let subject = Command { words: arguments.command, other, outside: arguments.outside };
     let told = |finding: &outbox_client::testkit::Finding| match &finding.broken {
         None => eprintln!("held    {}", finding.property),
         Some(broken) => eprintln!("BROKEN  {}\n        {broken}", finding.property),

@@ -1,14 +1,16 @@
 //! Tries out a consumer: is its work of one message done once, whatever happens to its deliveries? (Feature `testkit`.)
 //!
-//! A message is delivered twice, twice at once, out of order, with another body, and by deliveries that are killed
-//! before and after each statement that they send to the database, the commit included. After each, the number of
-//! effects is asked for and must be one. The rule's source is the Agent Wranglers scaling playbook, "Make every job
+//! A message is delivered twice, twice at once, out of order, with another body, to two consumers, and by deliveries
+//! that are killed before and after each statement that they send to the database, the commit included. After each, the
+//! number of effects is asked for and must be one (a consumer). The rule's source is the Agent Wranglers scaling playbook, "Make every job
 //! safe to run twice" (CC BY 4.0, <https://agentwranglers.se/playbook/scaling/background-jobs-and-queues/idempotent-jobs>).
 //!
 //! It wants a database for tests on which the consumer's tables exist, reached without TLS; what the consumer does
 //! there stays there. Deliveries go in the process ([`Subject`]) or to a command ([`Command`], and the program
-//! `outbox-try-consumer` around it). Not tried: effects outside this database, unless they can be counted in it.
+//! `outbox-try-consumer` around it). Effects outside this database are counted where the consumer's side says how many
+//! there are ([`Subject::outside`]).
 
+mod address;
 mod checkpoint;
 mod command;
 
@@ -20,6 +22,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::BoxError;
 use crate::inbox::Message;
+use crate::testkit::address::{server_of, through};
 use crate::testkit::checkpoint::{Checkpoint, Stop};
 
 pub use command::Command;
@@ -35,14 +38,27 @@ pub trait Subject: Sync {
     /// One delivery from its begin to its commit, on connections to this URL that are its own. `Ok` is what the
     /// consumer acknowledges. A kill is the drop of this future.
     fn deliver(&self, database_url: &str, message: &Message) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Another consumer of the same messages, with a name of its own in the inbox. Its effects are counted with those of
+    /// this one. `None`: [`Property::TwoConsumers`] is not tried.
+    fn other(&self) -> Option<&Self> {
+        None
+    }
+
+    /// The number of effects of the message with this id outside the database: the calls that another service took, the
+    /// lines of a file. `None`: they are not counted.
+    fn outside(&self, _id: &str) -> impl Future<Output = Result<Option<i64>, BoxError>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
 /// What is tried, and how effects are counted.
 pub struct Plan {
     /// `postgres://user:password@host:port/database`; the port may be left out.
     pub database_url: String,
-    /// A query for the number of effects of the message with the id `$1` (text): one row, one bigint.
-    pub effects: String,
+    /// A query for the number of effects of the message with the id `$1` (text): one row, one bigint. `None`: all effects
+    /// are outside the database, and [`Subject::outside`] counts them.
+    pub effects: Option<String>,
     /// A statement that forgets the message with the id `$1`, as the retention of the inbox does; `None`: not tried.
     pub forget: Option<String>,
     /// Double deliveries at once, at least 1.
@@ -62,17 +78,19 @@ pub enum Property {
     KilledAfter,
     OtherBody,
     OutOfOrder,
+    TwoConsumers,
     Forgotten,
 }
 
 impl Property {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Twice,
         Self::AtOnce,
         Self::KilledBefore,
         Self::KilledAfter,
         Self::OtherBody,
         Self::OutOfOrder,
+        Self::TwoConsumers,
         Self::Forgotten,
     ];
 }
@@ -86,6 +104,7 @@ impl fmt::Display for Property {
             Self::KilledAfter => "killed after any statement, the commit included, the work is done once in the end",
             Self::OtherBody => "the same id with another body does nothing more",
             Self::OutOfOrder => "deliveries out of order, each repeated, do each work once",
+            Self::TwoConsumers => "two consumers of one message each do their work once",
             Self::Forgotten => "a delivery after the inbox has forgotten it does nothing more",
         })
     }
@@ -102,7 +121,7 @@ pub struct Finding {
 /// Tries everything in turn; each finding is handed to `told` as it comes in, since a thousand rounds take their time.
 ///
 /// # Errors
-/// When the database cannot be asked for the effects. A broken property is no error.
+/// When the database cannot be asked for the effects, or nothing counts them. A broken property is no error.
 pub async fn try_out<S: Subject>(
     subject: &S,
     plan: &Plan,
@@ -112,7 +131,12 @@ pub async fn try_out<S: Subject>(
     let mut bench = Bench { subject, plan, server: server_of(&plan.database_url)?, client, next: 0 };
     let mut findings = Vec::new();
     for property in Property::ALL {
-        if property == Property::Forgotten && plan.forget.is_none() {
+        let is_tried = match property {
+            Property::Forgotten => plan.forget.is_some(),
+            Property::TwoConsumers => subject.other().is_some(),
+            _ => true,
+        };
+        if !is_tried {
             continue;
         }
         let broken = bench.look_at(property).await?;
@@ -141,6 +165,7 @@ impl<S: Subject> Bench<'_, S> {
             Property::KilledAfter => self.killed(Stop::After).await,
             Property::OtherBody => self.other_body().await,
             Property::OutOfOrder => self.out_of_order().await,
+            Property::TwoConsumers => self.two_consumers().await,
             Property::Forgotten => self.forgotten().await,
         }
     }
@@ -167,7 +192,7 @@ impl<S: Subject> Bench<'_, S> {
             let (first, second) = tokio::join!(self.deliver(&message), self.deliver(&message));
             // The loser may have been told to come again.
             if (first.is_err() || second.is_err())
-                && let Some(broken) = self.settle(&message).await
+                && let Some(broken) = self.settle(self.subject, &message).await
             {
                 return Ok(Some(broken));
             }
@@ -198,7 +223,7 @@ impl<S: Subject> Bench<'_, S> {
                 }
                 _ => {}
             }
-            if let Some(broken) = self.settle(&message).await {
+            if let Some(broken) = self.settle(self.subject, &message).await {
                 return Ok(Some(broken));
             }
             let at = format!("killed at its statement {number} and delivered again");
@@ -233,6 +258,32 @@ impl<S: Subject> Bench<'_, S> {
         Ok(broken.or(self.one_effect(&later, "delivered before an earlier one").await?))
     }
 
+    async fn two_consumers(&mut self) -> Result<Option<String>, BoxError> {
+        let first = self.subject;
+        let Some(other) = first.other() else { return Ok(None) };
+        let (in_turn, at_once) = (self.fresh(), self.fresh());
+        for consumer in [first, other] {
+            if let Err(error) = self.deliver_to(consumer, &in_turn).await {
+                return Ok(Some(format!("a delivery of {} failed: {error}", in_turn.id)));
+            }
+        }
+        // Who is told to come again does so below.
+        drop(tokio::join!(self.deliver_to(first, &at_once), self.deliver_to(other, &at_once)));
+        for (message, when) in [(in_turn, "in turn"), (at_once, "at once")] {
+            for consumer in [first, other] {
+                if let Some(broken) = self.settle(consumer, &message).await {
+                    return Ok(Some(broken));
+                }
+            }
+            let when = format!("delivered to two consumers {when}, and again to each");
+            let broken = self.effects(&message, 2, &when).await?;
+            if broken.is_some() {
+                return Ok(broken);
+            }
+        }
+        Ok(None)
+    }
+
     async fn forgotten(&mut self) -> Result<Option<String>, BoxError> {
         let message = self.fresh();
         if let Err(error) = self.deliver(&message).await {
@@ -246,14 +297,18 @@ impl<S: Subject> Bench<'_, S> {
     }
 
     async fn deliver(&self, message: &Message) -> Result<(), BoxError> {
-        bounded(self.plan.patience, self.subject.deliver(&self.plan.database_url, message)).await
+        self.deliver_to(self.subject, message).await
+    }
+
+    async fn deliver_to(&self, consumer: &S, message: &Message) -> Result<(), BoxError> {
+        bounded(self.plan.patience, consumer.deliver(&self.plan.database_url, message)).await
     }
 
     /// Delivers again until it is acknowledged.
-    async fn settle(&self, message: &Message) -> Option<String> {
+    async fn settle(&self, consumer: &S, message: &Message) -> Option<String> {
         let mut last = String::new();
         for _ in 0..REDELIVERIES_MAX {
-            match self.deliver(message).await {
+            match self.deliver_to(consumer, message).await {
                 Ok(()) => return None,
                 Err(error) => last = error.to_string(),
             }
@@ -262,12 +317,30 @@ impl<S: Subject> Bench<'_, S> {
     }
 
     async fn one_effect(&self, message: &Message, when: &str) -> Result<Option<String>, BoxError> {
+        self.effects(message, 1, when).await
+    }
+
+    /// Those inside and those outside the database, each for itself: a consumer may have both.
+    async fn effects(&self, message: &Message, expected: i64, when: &str) -> Result<Option<String>, BoxError> {
+        let inside = self.inside(message).await?;
+        let asking = tokio::time::timeout(self.plan.patience, self.subject.outside(&message.id)).await;
+        let outside = asking.map_err(|_| "counting the effects outside the database hangs")??;
+        if inside.is_none() && outside.is_none() {
+            return Err("nothing counts the effects, neither a query nor something outside the database".into());
+        }
+        let wrong = [(inside, ""), (outside, " outside the database")];
+        let wrong =
+            wrong.into_iter().find_map(|(count, place)| Some((count.filter(|count| *count != expected)?, place)));
+        Ok(wrong.map(|(count, place)| format!("{} {when}: {count} effects{place} instead of {expected}", message.id)))
+    }
+
+    async fn inside(&self, message: &Message) -> Result<Option<i64>, BoxError> {
+        let Some(query) = &self.plan.effects else { return Ok(None) };
         let parameters = [(&message.id as &(dyn ToSql + Sync), Type::TEXT)];
-        let asking = self.client.query_typed_one(&self.plan.effects, &parameters);
+        let asking = self.client.query_typed_one(query, &parameters);
         let row = tokio::time::timeout(self.plan.patience, asking).await.map_err(|_| "the query for effects hangs")?;
         let wrong = |error| format!("the query for effects must give one row with one bigint, as count(*): {error}");
-        let effects: i64 = row.and_then(|row| row.try_get(0)).map_err(wrong)?;
-        Ok((effects != 1).then(|| format!("{} {when}: {effects} effects instead of 1", message.id)))
+        Ok(Some(row.and_then(|row| row.try_get(0)).map_err(wrong)?))
     }
 }
 
@@ -282,51 +355,4 @@ async fn connect(url: &str) -> Result<tokio_postgres::Client, BoxError> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(async move { drop(connection.await) });
     Ok(client)
-}
-
-/// Where host and port stand in a URL.
-fn place(url: &str) -> Result<std::ops::Range<usize>, BoxError> {
-    let (scheme, rest) = url.split_once("://").ok_or("the database must be given as a URL: postgres://...")?;
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    let host = authority.rfind('@').map_or(0, |at| at + 1);
-    if authority.len() == host || authority.contains(',') {
-        return Err("the database's URL must name one host".into());
-    }
-    let first = scheme.len() + 3;
-    Ok(first + host..first + authority.len())
-}
-
-fn server_of(url: &str) -> Result<String, BoxError> {
-    let server = &url[place(url)?];
-    let has_port = server.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(if has_port { server.to_owned() } else { format!("{server}:5432") })
-}
-
-/// The URL with another way to the same database.
-fn through(url: &str, port: u16) -> Result<String, BoxError> {
-    let place = place(url)?;
-    Ok(format!("{}127.0.0.1:{port}{}", &url[..place.start], &url[place.end..]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_way_replaces_host_and_port_alone() {
-        let cases = [
-            ("postgres://u:p@db:5433/app?x=1", "db:5433", "postgres://u:p@127.0.0.1:9/app?x=1"),
-            ("postgresql://db", "db:5432", "postgresql://127.0.0.1:9"),
-            ("postgres://u@[::1]/a", "[::1]:5432", "postgres://u@127.0.0.1:9/a"),
-        ];
-        for (url, server, way) in cases {
-            assert_eq!(
-                (server_of(url).unwrap_or_default().as_str(), through(url, 9).unwrap_or_default().as_str()),
-                (server, way)
-            );
-        }
-        for url in ["host=db", "postgres://", "postgres://a,b/c"] {
-            assert!(server_of(url).is_err(), "{url}");
-        }
-    }
 }
