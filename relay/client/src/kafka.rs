@@ -2,15 +2,24 @@
 //!
 //! Guarantees: a partition's records one after the other, each in one transaction with its claim, its offset committed
 //! after the transaction; what cannot be done goes to the dead-letter topic, confirmed by all in-sync replicas, before
-//! its offset is committed. It deliberately creates no topic, and ends when the broker fails: run it again.
+//! its offset is committed. Where its partitions went to others of its group while it was at work, it goes on with those
+//! that it gets then; what it had done is `Repeated` there. It deliberately creates no topic, and ends when the broker
+//! fails: run it again.
+
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Header, Headers, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 
 use crate::consumer::{ConsumeError, DEAD_LETTER_MAX, Fate, Handler, REASON_HEADER, SetAside, Settings, Worker};
+
+/// A group that is between two generations takes no offsets, normally for an instant.
+const COMMITS_MAX: u32 = 50;
+const COMMIT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What to consume.
 #[derive(Clone)]
@@ -37,7 +46,7 @@ impl Consumer {
     }
 
     async fn consume(&self, handler: &impl Handler) -> Result<(), ConsumeError> {
-        let failed = ConsumeError::broker::<rdkafka::error::KafkaError>;
+        let failed = ConsumeError::broker::<KafkaError>;
         let mut config = ClientConfig::new();
         config.set("auto.offset.reset", "earliest");
         config.extend(self.properties.clone());
@@ -48,12 +57,17 @@ impl Consumer {
         consumer.subscribe(&topics).map_err(failed("subscribing"))?;
         let mut worker = Worker::new(&self.settings, handler);
         loop {
-            let record = consumer.recv().await.map_err(failed("consuming"))?;
+            let record = match consumer.recv().await {
+                Ok(record) => record,
+                // The work took longer than the group waits (`max.poll.interval.ms`). Asking for more joins it anew.
+                Err(KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded)) => continue,
+                Err(error) => return Err(failed("consuming")(error)),
+            };
             let body = record.payload().unwrap_or_default().to_vec();
             if let Fate::SetAside(why) = worker.work(id_of(&record), body).await? {
                 self.set_aside(&dead, &record, why).await?;
             }
-            consumer.commit_message(&record, CommitMode::Sync).map_err(failed("committing an offset"))?;
+            commit(&consumer, &record).await.map_err(failed("committing an offset"))?;
         }
     }
 
@@ -77,6 +91,20 @@ impl Consumer {
             ConsumeError::DeadLetter { id: id_of(record).unwrap_or_default(), source: Some(error.into()) }
         })
     }
+}
+
+/// An offset that the group does not take is no failure: the record comes again, to whoever has its partition now, and
+/// its claim says that it was done.
+async fn commit(consumer: &StreamConsumer, record: &BorrowedMessage<'_>) -> Result<(), KafkaError> {
+    use RDKafkaErrorCode::{AssignmentLost, IllegalGeneration, RebalanceInProgress, UnknownMemberId};
+    for _ in 0..COMMITS_MAX {
+        match consumer.commit_message(record, CommitMode::Sync) {
+            Err(KafkaError::ConsumerCommit(RebalanceInProgress)) => tokio::time::sleep(COMMIT_PAUSE).await,
+            Err(KafkaError::ConsumerCommit(AssignmentLost | IllegalGeneration | UnknownMemberId)) => break,
+            other => return other,
+        }
+    }
+    Ok(())
 }
 
 /// Of a consumer's properties a producer takes those of the connection; librdkafka warns of the rest and goes on.
