@@ -60,7 +60,12 @@ async function receipt(client, key, purchase, { id }) {
     await boundary('noted')
     await client.query(
       'SELECT outbox.enqueue(idempotency_key => $1, topic => $2, payload => $3::text, ordering_key => $4)',
-      [`receipt:${purchase}`, 'purchase.receipt', JSON.stringify({ purchase, charge: id }), purchase],
+      [
+        `receipt:${purchase}`,
+        process.env.RECEIPT_TOPIC ?? 'purchase.receipt',
+        JSON.stringify({ purchase, charge: id }),
+        purchase,
+      ],
     )
     await boundary('enqueued')
   })

@@ -37,7 +37,9 @@ def record(connection, delivery, event, body):
             "SELECT inbox.claim('webhook', %s, %s)", (delivery, hashlib.sha256(body).digest())
         ).fetchone()[0]
         if claimed:
+            boundary("claimed")
             connection.execute("INSERT INTO delivery (id, event, body) VALUES (%s, %s, %s)", (delivery, event, body))
+            boundary("inserted")
     boundary("recorded")
     return claimed
 
@@ -125,6 +127,7 @@ def work_one(connection):
         ).fetchone()
         if row is None:
             return False
+        boundary("taken")
         delivery, event, body = row
         failure = None
         try:

@@ -114,11 +114,12 @@ async fn mail_rabbitmq(queue: &str) -> Result<()> {
 
 async fn mail_kafka(topic: &str) -> Result<()> {
     let group = std::env::var("GROUP").unwrap_or_else(|_| "mailer".to_owned());
+    let worker = std::env::var("WORKER").unwrap_or_else(|_| "mailer-1".to_owned());
     let properties = [
         ("bootstrap.servers", variable("KAFKA_BROKERS")?),
         ("group.id", group),
         // A worker that is started again under its name goes on at once, not after the dead one's session.
-        ("group.instance.id", "mailer-1".to_owned()),
+        ("group.instance.id", worker),
         ("session.timeout.ms", "6000".to_owned()),
     ];
     let properties = properties.map(|(name, value)| (name.to_owned(), value)).to_vec();

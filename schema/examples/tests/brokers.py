@@ -37,6 +37,13 @@ class Rabbit:
     def arrived(self):
         return self.channel.queue_declare(self.queue, passive=True).method.message_count
 
+    def messages(self):
+        """Takes what is there: ids and bodies."""
+        found = []
+        while (got := self.channel.basic_get(self.queue, auto_ack=True))[0] is not None:
+            found.append((got[1].message_id, got[2]))
+        return found
+
     def publish(self, message_id, body):
         properties = pika.BasicProperties(message_id=message_id)
         self.channel.basic_publish(self.exchange, self.topic, body, properties)
@@ -53,19 +60,21 @@ class Rabbit:
 
 
 class Kafka:
-    """A topic with one partition, and another one for its dead letters."""
+    """A topic, and another one for its dead letters."""
 
     name = "kafka"
 
-    def __init__(self):
+    def __init__(self, partitions=1):
         self.brokers = os.environ.get("TEST_KAFKA_BROKERS")
         if not self.brokers:
             assert os.environ.get("CI") != "true", "TEST_KAFKA_BROKERS is not set"
             pytest.skip("TEST_KAFKA_BROKERS is not set")
         self.topic, self.group = unique("invoice.email"), unique("mailer")
         self.dead = f"{self.topic}.dead"
+        self.partitions = partitions
         self.admin = AdminClient({"bootstrap.servers": self.brokers})
-        for future in self.admin.create_topics([NewTopic(name, 1, 1) for name in (self.topic, self.dead)]).values():
+        topics = [NewTopic(self.topic, partitions, 1), NewTopic(self.dead, 1, 1)]
+        for future in self.admin.create_topics(topics).values():
             future.result(60)
         # What clients are told may be a moment behind.
         wait_until("the topics", lambda: {self.topic, self.dead} <= self.admin.list_topics(timeout=10).topics.keys())
@@ -78,22 +87,36 @@ class Kafka:
 
     def arrived(self):
         reader = Consumer({"bootstrap.servers": self.brokers, "group.id": self.group + ".reader"})
-        _, end = reader.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=30)
+        ends = [
+            reader.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=30)[1]
+            for partition in range(self.partitions)
+        ]
         reader.close()
-        return end
+        return sum(ends)
 
-    def publish(self, message_id, body):
+    def messages(self):
+        """Reads what is there: ids and bodies."""
+        found = self.read(self.topic, self.arrived())
+        return [(headers["id"], body) for headers, body in found]
+
+    def publish(self, message_id, body, partition=-1):
+        """To any partition, or to this one."""
         producer = Producer({"bootstrap.servers": self.brokers})
-        producer.produce(self.topic, body, headers=[] if message_id is None else [("id", message_id)])
+        headers = [] if message_id is None else [("id", message_id)]
+        producer.produce(self.topic, body, headers=headers, partition=partition)
         assert producer.flush(60) == 0
 
     def dead_letters(self, count):
         """The first so many, each with its headers and its body."""
+        return self.read(self.dead, count)
+
+    def read(self, topic, count):
+        """The first so many of the topic's first partition."""
         reader = Consumer({"bootstrap.servers": self.brokers, "group.id": self.group + ".reader"})
-        reader.assign([TopicPartition(self.dead, 0, 0)])
-        letters = reader.consume(count, 60)
+        reader.assign([TopicPartition(topic, 0, 0)])
+        records = reader.consume(count, 60)
         reader.close()
-        return [({name: value.decode() for name, value in letter.headers() or []}, letter.value()) for letter in letters]
+        return [({name: value.decode() for name, value in one.headers() or []}, one.value()) for one in records]
 
     def close(self):
         for future in self.admin.delete_topics([self.topic, self.dead]).values():

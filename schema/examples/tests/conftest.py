@@ -24,6 +24,14 @@ def broker(request):
     made.close()
 
 
+@pytest.fixture(params=[Rabbit, lambda: Kafka(partitions=2)], ids=["rabbitmq", "kafka"])
+def shared_broker(request):
+    """One that has work for two consumers at once."""
+    made = request.param()
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def rabbit():
     made = Rabbit()
@@ -34,6 +42,14 @@ def rabbit():
 @pytest.fixture
 def kafka():
     made = Kafka()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kafka_of_two():
+    """A topic with two partitions."""
+    made = Kafka(partitions=2)
     yield made
     made.close()
 

@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from kit import KILLED, node
+from kit import KILLED, node, wait_until
 
 BOUNDARIES = [
     "claimed", "preparing", "prepared", "calling", "called", "charged", "noted", "enqueued", "committed",
@@ -89,3 +89,24 @@ def test_a_stop_signal_gives_the_step_in_hand_back(stage, payments):
     assert stage.run([*node("charge.js"), "p"], PAYMENT_URL=url)[0] == 0
     assert effects(stage, "p") == ("paid", 1)
     assert [charge["calls"] for charge in charges()] == [1]
+
+
+def test_the_receipt_of_a_relay_killed_between_publish_and_mark_comes_again_under_its_id(stage, payments, broker):
+    url, charges = payments
+    stage.db.execute("INSERT INTO purchase VALUES ('p', 10, 'created')")
+    command, environment = [*node("charge.js"), "p"], {"PAYMENT_URL": url, "RECEIPT_TOPIC": broker.topic}
+    relay = stage.relay(**broker.relay_environment())
+    with stage.no_marks():
+        assert stage.run(command, KILL_AT="committed", **environment)[0] == KILLED
+        wait_until("the receipt at the broker", lambda: broker.arrived() == 1)
+        relay.kill()
+        stage.no_sessions()
+        assert stage.run(command, **environment)[0] == 0
+    assert stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NOT NULL") == 0
+    stage.relay(**broker.relay_environment())
+    wait_until("the mark", lambda: stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NULL") == 0)
+    receipts = broker.messages()
+    assert len(receipts) >= 2 and len(set(receipts)) == 1, receipts
+    message_id, body = receipts[0]
+    assert (message_id, json.loads(body)) == ("receipt:p", {"purchase": "p", "charge": "ch_1"})
+    assert (len(charges()), effects(stage, "p")) == (1, ("paid", 1))

@@ -1,5 +1,7 @@
 """Monthly invoices, in each language and to each broker: run twice, at once, and killed between any two steps."""
 
+import itertools
+
 import pytest
 
 from kit import INVOICES, KILLED, wait_until
@@ -101,16 +103,53 @@ def test_the_mailer_and_the_relay_killed_at_any_step_mail_once(stage, program, b
     assert mailer.stop() == 0, mailer.text()
 
 
-def test_two_mailers_and_the_same_messages_twice_mail_once(stage, program, rabbit):
+def email(customer):
+    return f'{{"month": "{MONTH}", "customer": "{customer}", "total": 1}}'
+
+
+def test_two_mailers_and_the_same_messages_twice_mail_once(stage, program, shared_broker):
     names = customers(stage, 20)
     for _ in range(2):
         for name in names:
-            rabbit.publish(f"invoice:{MONTH}:{name}", f'{{"month": "{MONTH}", "customer": "{name}", "total": 1}}')
-    mailers = [start_mailer(stage, program, rabbit) for _ in range(2)]
+            shared_broker.publish(f"invoice:{MONTH}:{name}", email(name))
+    mailers = [start_mailer(stage, program, shared_broker, WORKER=f"mailer-{number}") for number in (1, 2)]
     answers = lambda: [line for mailer in mailers for line in mailer.lines if "invoice:" in line]
     wait_until("40 answers", lambda: len(answers()) == 2 * len(names))
     assert sum(line.startswith("mailed") for line in answers()) == len(names)
     assert counts(stage)[2:] == (len(names), 0)
+
+
+def test_a_mailer_joins_and_another_is_killed_and_each_message_is_mailed_once(stage, program, kafka_of_two):
+    published = itertools.count()
+
+    def publish():
+        """A message to each partition, with one id."""
+        number = next(published)
+        for partition in range(2):
+            kafka_of_two.publish(f"invoice:{number}", email(f"cust_{number}"), partition)
+
+    def mailed(mailer):
+        return sum(line.startswith("mailed") for line in list(mailer.lines))
+
+    def work_goes_on(mailer):
+        """Publishes until this mailer has mailed something more."""
+        before = mailed(mailer)
+        wait_until(f"{mailer.name} to mail", lambda: publish() or mailed(mailer) > before)
+
+    first = start_mailer(stage, program, kafka_of_two, WORKER="mailer-1")
+    work_goes_on(first)
+    second = start_mailer(stage, program, kafka_of_two, WORKER="mailer-2")
+    work_goes_on(second)
+    work_goes_on(first)
+    first.kill()
+    for _ in range(10):
+        publish()
+    for partition in range(2):
+        kafka_of_two.publish(f"last:{partition}", email(f"last_{partition}"), partition)
+    for partition in range(2):
+        second.wait_line(f"mailed last:{partition}$")
+    assert counts(stage)[2:] == (next(published) + 2, 0)
+    assert second.stop() == 0, second.text()
 
 
 def test_another_body_under_a_known_id_is_set_aside(stage, program, rabbit):
