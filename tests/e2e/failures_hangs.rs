@@ -333,6 +333,8 @@ async fn swallowed_replies(kind: Kind, test: &str) -> Result<()> {
     scene.commit(100, 1_000).await?;
     let unknown = || async { Ok(sum(&relay, "outbox_publish_unknown_total").await? >= 1.0) };
     wait::until_true("an unknown outcome", wait::SOON, unknown).await?;
+    // The wait's own bound, and not a heartbeat that stayed away.
+    relay.wait_log("within 2000 ms", wait::SOON).await?;
     let again = || async { Ok(proxy.connections() > connections) };
     wait::until_true("a new connection", wait::SOON, again).await?;
     assert_eq!(scene.count("sent").await?, 10, "nothing is marked without a confirm");

@@ -72,6 +72,14 @@ pub enum Kind {
     Kafka,
 }
 
+/// The waiting room forgets a row's attempts when the row is sent, so they are written down as they are used up.
+const NOTE_ATTEMPTS: &str = "
+    CREATE TABLE public.used_up (row_id text, attempts integer);
+    CREATE FUNCTION public.note_attempts() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+        'BEGIN INSERT INTO public.used_up VALUES (NEW.row_id, NEW.attempts); RETURN NULL; END';
+    CREATE TRIGGER note_attempts AFTER INSERT OR UPDATE ON outbox.held
+        FOR EACH ROW WHEN (NEW.attempts > 0) EXECUTE FUNCTION public.note_attempts();";
+
 impl Scene {
     /// On the shared services; `None` where Kafka may be missing and is.
     pub async fn new(kind: Kind, test: &str) -> Result<Option<Self>> {
@@ -110,6 +118,7 @@ impl Scene {
         let journal = Journal::default();
         let writer = Writer::new(database.client().await?, journal.clone());
         let client = database.client().await?;
+        client.batch_execute(NOTE_ATTEMPTS).await?;
         let (arrivals, distinct) = (Vec::new(), HashSet::new());
         Ok(Self {
             database,
@@ -313,9 +322,10 @@ impl Scene {
         wait::until_true(&format!("{count} rows to wait for {reason}"), wait::SOON, waiting).await
     }
 
-    /// The sum of all attempts that rows have used up.
+    /// The sum of all attempts that rows have ever used up, also those that were sent since.
     pub async fn attempts(&self) -> Result<i64> {
-        let sql = "SELECT coalesce(sum(attempts), 0)::bigint FROM outbox.message_status";
+        let sql = "SELECT coalesce(sum(most), 0)::bigint \
+                   FROM (SELECT max(attempts) AS most FROM public.used_up GROUP BY row_id) AS rows";
         Ok(self.client.query_one(sql, &[]).await?.try_get(0)?)
     }
 
