@@ -180,19 +180,30 @@ async fn f24_a_memory_alarm_past_the_time_out_makes_rows_unknown() -> Result<()>
 async fn f26_statements_whose_answers_are_late_leave_claims_and_marks_consistent() -> Result<()> {
     let mut scene = Scene::rabbitmq().await?;
     let (database, url) = database_proxy(&scene.database).await?;
+    let broker = scene.broker_proxy().await?;
     // The heartbeat gives the session up after half a lease.
-    let mut relay = scene.launch_at(&url, &scene.broker_address()).env("OUTBOX__LEASE__TTL_MS", "1000").start()?;
+    let mut relay = scene.launch_at(&url, &broker.address).env("OUTBOX__LEASE__TTL_MS", "2000").start()?;
     scene.commit(10, 10).await?;
     scene.wait_sent(10, wait::SOON).await?;
-    for round in 1..=5 {
+    let mut unheard = 0;
+    let losses = |relay: &Relay| relay.log().matches("no database session").count();
+    for _ in 0..5 {
+        broker.stall(Direction::Replies);
+        let losses_before = losses(&relay);
+        let (sent, before) = (scene.count("sent").await?, scene.written());
         scene.commit(100, 20).await?;
+        scene.read_distinct(before + 1, wait::SOON).await?;
         database.stall(Direction::Replies);
+        // Now marks are written, and nobody hears that they were; the same of claims.
+        broker.heal();
         scene.commit(100, 20).await?;
-        let lost = || async { Ok(relay.log().matches("no database session").count() >= round) };
+        let lost = || async { Ok(losses(&relay) > losses_before) };
         wait::until_true("the session to be given up", wait::SOON, lost).await?;
+        unheard += usize::from(scene.count("sent").await? > sent);
         database.heal();
         scene.wait_all_sent(wait::SOON).await?;
     }
+    assert!(unheard > 0, "each session was given up before a mark");
     // A session that is lost repeats at most what was in flight, and here that is a round's rows.
     scene.finish(5 * 200).await?;
     assert_eq!(scene.attempts().await?, 0, "a late answer uses up no attempt");

@@ -54,6 +54,8 @@ async fn frozen_broker(service: Service, frozen: Duration) -> Result<()> {
     wait::holds("nothing is sent, and no transaction waits for the broker", frozen, watched).await?;
     let given_up = || async { Ok(sum(&relay, "outbox_publish_unknown_total").await? >= 1.0) };
     wait::until_true("the end of the wait for confirms", wait::SOON, given_up).await?;
+    // The wait's own bound, and not a heartbeat that stayed away.
+    relay.wait_log("within 2000 ms", wait::SOON).await?;
     let shows = || async { Ok(sum(&relay, "outbox_sink_connected").await? == 0.0) };
     wait::until_true("the metrics to show that the broker does not answer", wait::SOON, shows).await?;
     own.thaw(service)?;
@@ -119,6 +121,8 @@ async fn an_alarm_stops_neither_kafka_nor_the_stop(test: &str, alarm: Alarm) -> 
     rabbit.bind("f52", "amq.topic", "to.rabbitmq").await?;
     let mut scene = Scene::at(&services::database_url()?, Broker::Kafka(kafka)).await?;
     let launch = scene.launch().amqp(&url).config(&both_brokers(&scene)).env("OUTBOX__SHUTDOWN__GRACE_MS", "5000");
+    // Nothing but the grace ends the wait for the row that hangs.
+    let launch = launch.env("OUTBOX__CONFIRM__TIMEOUT_MS", "300000");
     let mut relay = launch.start()?;
     insert_for_rabbitmq(&scene.client, "before", 1).await?;
     scene.wait_sent(1, wait::SOON).await?;
