@@ -33,7 +33,7 @@ async fn cut_after_the_confirms(scene: &mut Scene, kill: bool, altered: impl Fn(
     scene.wait_sent(10, wait::SOON).await?;
     for round in 0..3 {
         broker.stall(Direction::Replies);
-        let before = scene.distinct();
+        let before = scene.written();
         scene.commit(ROWS, 1_000).await?;
         scene.read_distinct(before + 1, wait::SOON).await?;
         scene.read_until_quiet(Duration::from_millis(300)).await?;
@@ -222,8 +222,8 @@ async fn f21_a_paused_relay_that_wakes_up_repeats_at_most_its_window() -> Result
     scene.wait_sent(100, wait::SOON).await?;
     let mut other = scene.launch().env("OUTBOX__IN_FLIGHT_MAX", "50").start()?;
     for _ in 0..3 {
+        let before = scene.written();
         scene.commit(400, 20).await?;
-        let before = scene.distinct();
         scene.read_distinct(before + 20, wait::SOON).await?;
         paused.sigstop()?;
         scene.commit(200, 20).await?;
