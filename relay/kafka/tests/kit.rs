@@ -84,7 +84,8 @@ async fn known(
 }
 
 pub async fn alter_topic(brokers: &str, name: &str, key: &str, value: &str) {
-    let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(key, value);
+    // What is not named goes back to the broker's default.
+    let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set("retention.ms", "-1").set(key, value);
     let done = admin(brokers).alter_configs(&[change], &AdminOptions::new()).await.unwrap();
     assert!(done.iter().all(Result::is_ok), "{done:?}");
 }

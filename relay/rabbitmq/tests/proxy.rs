@@ -24,7 +24,7 @@ pub struct Proxy {
     pub mode: watch::Sender<Mode>,
     /// Connections whose client side has ended.
     pub ended: Arc<AtomicUsize>,
-    /// Bytes that came from clients.
+    /// Bytes that came from clients, forwarded or not yet.
     pub uploaded: Arc<AtomicUsize>,
 }
 
@@ -73,11 +73,10 @@ async fn serve(
     let mut gate = mode.clone();
     let up = async {
         let mut buffer = vec![0; 65_536];
-        loop {
-            let _ = gate.wait_for(|mode| *mode != Mode::Freeze).await;
-            let Ok(count @ 1..) = client_read.read(&mut buffer).await else { break };
-            let _ = gate.wait_for(|mode| *mode != Mode::Freeze).await;
+        // Also while frozen: one buffer is taken and held up.
+        while let Ok(count @ 1..) = client_read.read(&mut buffer).await {
             uploaded.fetch_add(count, Ordering::SeqCst);
+            let _ = gate.wait_for(|mode| *mode != Mode::Freeze).await;
             if server_write.write_all(&buffer[..count]).await.is_err() {
                 break;
             }
@@ -94,8 +93,10 @@ async fn serve(
         }
     };
     tokio::select! {
+        biased;
+        // First, so that a cut lets nothing through that a freeze held up.
+        _ = cut.wait_for(|mode| *mode == Mode::Cut) => {}
         () = up => {}
         () = down => {}
-        _ = cut.wait_for(|mode| *mode == Mode::Cut) => {}
     }
 }

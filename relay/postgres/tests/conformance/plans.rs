@@ -1,5 +1,8 @@
 //! However many rows were sent, a claim and a poll from the very beginning cost the same.
 
+use outbox_core::Session as _;
+use tokio_postgres::IsolationLevel;
+
 use crate::kit::{Fixture, LANE};
 
 const SENT: i64 = 300_000;
@@ -19,7 +22,7 @@ async fn sent_rows_cost_a_claim_and_a_poll_nothing() {
         }
         assert_eq!(f.claim(|_| {}).await, [(row.seq, "fresh")]);
         assert!(f.poll(|_| {}).await);
-        for (name, blocks) in [("claim", claim_plan(&f).await), ("poll", poll_plan(&f).await)] {
+        for (name, blocks) in [("claim", claim_plan(&f, 0).await), ("poll", poll_plan(&f, 0).await)] {
             let (plan, blocks) = blocks;
             assert!(plan.contains("message_unsent"), "{name}, analyzed {analyzed}: {plan}");
             assert!(!plan.contains("Seq Scan on message"), "{name}, analyzed {analyzed}: {plan}");
@@ -27,6 +30,33 @@ async fn sent_rows_cost_a_claim_and_a_poll_nothing() {
             assert!(blocks < 200, "{name}, analyzed {analyzed}: {blocks} blocks\n{plan}");
         }
     }
+}
+
+/// Failure 75: an old snapshot keeps what was sent in the index; a claim and a poll begin behind it.
+#[tokio::test]
+async fn f75_an_old_snapshot_costs_a_claim_and_a_poll_nothing() {
+    let f = Fixture::new().await;
+    let mut reader = f.database.client().await;
+    let old = reader.build_transaction().isolation_level(IsolationLevel::RepeatableRead).start().await.expect("begin");
+    let fill = format!(
+        "INSERT INTO outbox.message (idempotency_key, topic, ordering_key) \
+         SELECT 'sent:' || n, 't', '{}' FROM generate_series(1, 50000) n",
+        f.keys[0]
+    );
+    f.client.batch_execute(&fill).await.expect("fill");
+    old.query_one("SELECT count(*) FROM outbox.message", &[]).await.expect("a snapshot");
+    f.client.batch_execute("UPDATE outbox.message SET sent_at = clock_timestamp()").await.expect("mark");
+    f.client.batch_execute("VACUUM ANALYZE outbox.message").await.expect("vacuum");
+    let low = f.session.last_seq().await.expect("the last number");
+    let row = f.row(0).await;
+    assert_eq!(f.claim(|request| request.low = low).await, [(row.seq, "fresh")]);
+    assert!(f.poll(|request| request.positions[0].low = low).await);
+    let (plan, whole) = claim_plan(&f, 0).await;
+    assert!(whole > 1_000, "the sent rows are not in the way at all: {whole} blocks\n{plan}");
+    for (name, (plan, blocks)) in [("claim", claim_plan(&f, low).await), ("poll", poll_plan(&f, low).await)] {
+        assert!(blocks < 200, "{name}: {blocks} blocks\n{plan}");
+    }
+    old.rollback().await.expect("rollback");
 }
 
 /// Plan and blocks touched, as the session would run it: parameters are put in by the server.
@@ -45,14 +75,15 @@ async fn explain(f: &Fixture, sql: &str, arguments: &[&str]) -> (String, i64) {
     (plan.join("\n"), blocks)
 }
 
-async fn claim_plan(f: &Fixture) -> (String, i64) {
+async fn claim_plan(f: &Fixture, low: i64) -> (String, i64) {
     let lane = format!("{LANE}::smallint");
     let relay = format!("'{}'::uuid", f.relay_id);
     let none = "'{}'::text[]";
+    let low = format!("{low}::bigint");
     let arguments = [
         "'outbox'",
         &lane,
-        "0::bigint",
+        &low,
         "'{}'::bigint[]",
         "500::bigint",
         "8388608::bigint",
@@ -65,10 +96,10 @@ async fn claim_plan(f: &Fixture) -> (String, i64) {
     explain(f, include_str!("../../src/sql/claim.sql"), &arguments).await
 }
 
-async fn poll_plan(f: &Fixture) -> (String, i64) {
+async fn poll_plan(f: &Fixture, low: i64) -> (String, i64) {
     let lanes = "'{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}'::smallint[]";
-    let lows = "'{0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}'::bigint[]";
+    let lows = format!("array_fill({low}::bigint, ARRAY[16])");
     let relay = format!("'{}'::uuid", f.relay_id);
-    let arguments = ["'outbox'", lanes, lows, "'{}'::bigint[]", "true", "'{}'::text[]", "false", &relay];
+    let arguments = ["'outbox'", lanes, &lows, "'{}'::bigint[]", "true", "'{}'::text[]", "false", &relay];
     explain(f, include_str!("../../src/sql/poll.sql"), &arguments).await
 }
