@@ -36,7 +36,7 @@ pub use brokers::Brokers;
 pub use effective::{Effective, default_file};
 pub use intakes::SourceTable;
 #[cfg(test)]
-pub use keys::{KEYS, route_keys, source_keys};
+pub use keys::{KEYS, ROUTE, SOURCE};
 pub use layers::Sources;
 pub use outbox_postgres::Database;
 pub use problem::ConfigurationError;

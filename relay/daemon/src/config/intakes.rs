@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outbox_core::{ColumnTemplate, Intake};
 use outbox_postgres::{Body, IntakeTable, Mark, Name};
 
-use super::keys::{self, Key, SOURCE, source_keys};
+use super::keys::{Key, SOURCE};
 use super::reader::Reader;
 use super::value::Raw;
 
@@ -25,22 +25,10 @@ pub struct SourceTable {
 
 /// All of them, in their order.
 pub(super) fn read(reader: &mut Reader) -> Vec<SourceTable> {
-    let tables = match reader.set("source").map(|setting| setting.raw.clone()) {
-        None => Vec::new(),
-        Some(Raw::List(items)) => items,
-        Some(_) => {
-            reader.refuse("source", "must be a list; write [[source]] with two brackets");
-            Vec::new()
-        }
-    };
     let mut sources = Vec::new();
     let mut names = BTreeSet::new();
-    for (index, table) in tables.into_iter().enumerate() {
-        let Raw::Table(values) = table else {
-            reader.refuse("source", format!("source {} must be a table", index + 1));
-            continue;
-        };
-        let mut entry = Entry { reader, number: index + 1, values: &values, broken: false };
+    for (number, values) in reader.tables("source", &SOURCE) {
+        let mut entry = Entry { reader, number, values: &values, broken: false };
         let source = entry.source();
         if let Some(source) = source.filter(|_| !entry.broken) {
             if !names.insert(source.intake.name.clone()) {
@@ -67,7 +55,6 @@ impl Entry<'_> {
     }
 
     fn source(&mut self) -> Option<SourceTable> {
-        self.unknown_keys();
         let name = self.name();
         let table = self.table();
         let id = self.column("id").or_else(|| Name::new(&default("id")).ok());
@@ -109,18 +96,6 @@ impl Entry<'_> {
             batch_rows,
         };
         Some(SourceTable { intake, table })
-    }
-
-    fn unknown_keys(&mut self) {
-        let values = self.values;
-        for name in values.keys().filter(|name| source_keys().all(|known| known != name.as_str())) {
-            let nearest = keys::nearest(name, source_keys());
-            let hint = nearest.map_or_else(
-                || source_keys().collect::<Vec<_>>().join(", "),
-                |nearest| format!("did you mean {nearest}?"),
-            );
-            self.refuse(format!("has the unknown key '{name}'; {hint}"));
-        }
     }
 
     /// `None` where the key is not there; a value of another kind is refused.

@@ -115,11 +115,6 @@ pub const ROUTE: [Key; 5] = [
     key("topic", "\"{topic}\"", "Kafka's topic, a template."),
 ];
 
-/// Names of the keys of one `[[route]]`.
-pub fn route_keys() -> impl Iterator<Item = &'static str> {
-    ROUTE.iter().map(|key| key.name)
-}
-
 /// Keys of one `[[source]]`.
 pub const SOURCE: [Key; 17] = [
     key("name", "", "Names the source in outbox.source_row, metrics and logs."),
@@ -141,11 +136,6 @@ pub const SOURCE: [Key; 17] = [
     key("poll_ms", "500", "Between two looks that find nothing.").of(Kind::Whole(1, HOUR_MS)),
     key("batch_rows", "500", "Rows taken in one transaction.").of(Kind::Whole(1, 10_000)),
 ];
-
-/// Names of the keys of one `[[source]]`.
-pub fn source_keys() -> impl Iterator<Item = &'static str> {
-    SOURCE.iter().map(|key| key.name)
-}
 
 /// Lists of tables, which only a file can hold, with what they are called.
 pub const LISTS: [(&str, &str); 2] = [("route", "routes"), ("source", "sources")];

@@ -3,10 +3,11 @@
 //! Every method returns a usable value even when the setting is wrong: the problem is noted, and `finish` refuses
 //! the whole, so that no half-valid value gets out.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use super::keys;
+use super::keys::{self, Key};
 use super::kind::Kind;
 use super::layers::{Merged, Origin, Setting};
 use super::problem::{ConfigurationError, Problem};
@@ -129,6 +130,36 @@ impl Reader {
             self.refuse(name, "must be a list of texts");
             Vec::new()
         })
+    }
+}
+
+impl Reader {
+    /// The tables of a list with their numbers from 1. What is no table, and a key that is none of `known`, is noted.
+    pub fn tables(&mut self, list: &str, known: &[Key]) -> Vec<(usize, BTreeMap<String, Raw>)> {
+        let items = match self.merged.get(list).map(|setting| setting.raw.clone()) {
+            None => Vec::new(),
+            Some(Raw::List(items)) => items,
+            Some(_) => {
+                self.refuse(list, format!("must be a list; write [[{list}]] with two brackets"));
+                Vec::new()
+            }
+        };
+        let mut tables = Vec::new();
+        for (number, item) in (1..).zip(items) {
+            let Raw::Table(table) = item else {
+                self.refuse(list, format!("{list} {number} must be a table"));
+                continue;
+            };
+            let names = || known.iter().map(|key| key.name);
+            for name in table.keys().filter(|name| names().all(|known| known != name.as_str())) {
+                let all = || names().collect::<Vec<_>>().join(", ");
+                let nearest = keys::nearest(name, names());
+                let hint = nearest.map_or_else(all, |nearest| format!("did you mean {nearest}?"));
+                self.refuse(list, format!("{list} {number} has the unknown key '{name}'; {hint}"));
+            }
+            tables.push((number, table));
+        }
+        tables
     }
 }
 

@@ -18,21 +18,8 @@ pub struct RouteTables {
 impl RouteTables {
     pub(super) fn read(reader: &mut Reader) -> Self {
         let exchange = template(reader, "rabbitmq.exchange", None).unwrap_or_else(|| literal(DEFAULT_EXCHANGE));
-        let tables = match reader.set("route").map(|setting| setting.raw.clone()) {
-            None => Vec::new(),
-            Some(Raw::List(items)) => items,
-            Some(_) => {
-                reader.refuse("route", "must be a list; write [[route]] with two brackets");
-                Vec::new()
-            }
-        };
-        let mut routes = Vec::new();
-        for (index, table) in tables.into_iter().enumerate() {
-            match table {
-                Raw::Table(table) => routes.extend(one(reader, index + 1, &table, &exchange)),
-                _ => reader.refuse("route", format!("route {} must be a table", index + 1)),
-            }
-        }
+        let tables = reader.tables("route", &keys::ROUTE);
+        let routes = tables.iter().filter_map(|(number, table)| one(reader, *number, table, &exchange)).collect();
         let allow = reader.list("allow").iter().map(|source| Allowed::new(source)).collect();
         Self { routes, allow }
     }
@@ -58,12 +45,6 @@ impl RouteTables {
 }
 
 fn one(reader: &mut Reader, number: usize, table: &BTreeMap<String, Raw>, exchange: &Template) -> Option<Route> {
-    for name in table.keys().filter(|name| keys::route_keys().all(|known| known != name.as_str())) {
-        let nearest = keys::nearest(name, keys::route_keys());
-        let all = || keys::route_keys().collect::<Vec<_>>().join(", ");
-        let hint = nearest.map_or_else(all, |nearest| format!("did you mean {nearest}?"));
-        reader.refuse("route", format!("route {number} has the unknown key '{name}'; {hint}"));
-    }
     let text = |name: &str| table.get(name).and_then(Raw::as_text);
     let Some(pattern) = text("match").filter(|pattern| !pattern.is_empty()) else {
         reader.refuse("route", format!("route {number} lacks match, such as match = \"*\""));

@@ -169,8 +169,8 @@ fn a_source_that_cannot_be_is_refused_with_its_rules() {
         problems(&file, &[("OUTBOX__SOURCE__NAME", "x")]),
         [
             "source ($OUTBOX__SOURCE__NAME): sources are set in the configuration file",
+            "source (relay.toml): source 3 has the unknown key 'tabel'; did you mean table?",
             "source (relay.toml): source 2: the name 'invoices' is taken by an earlier source",
-            "source (relay.toml): source 3: has the unknown key 'tabel'; did you mean table?",
             "source (relay.toml): source 3: name must be 1 to 63 letters, digits, '_', '-' or '.'; it is 'a b'",
             "source (relay.toml): source 3: table is missing, such as table = \"public.outbox\"",
             "source (relay.toml): source 3: topic = \"{kind\": the brace at character 1 is never closed; write '{{' for a brace",
