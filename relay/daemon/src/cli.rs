@@ -34,7 +34,7 @@ Exit codes:
   1   failed while it ran
   2   the command line makes no sense
   69  a database or broker is away (commands that run once; `run` waits instead)
-  78  configuration, credentials or schema: an operator is needed
+  78  configuration, credentials, certificates, schema or a source: an operator is needed
   130, 143  a second SIGINT or SIGTERM, or the first one for a command that runs once";
 
 /// Publishes the rows of a transactional outbox in PostgreSQL to RabbitMQ or Kafka.
@@ -71,12 +71,13 @@ pub enum Output {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make the schemas `outbox` and `inbox`, or bring them up to date; doing it twice is harmless
+    /// Make the schemas `outbox` and `inbox`, or bring them up to date; doing it twice is harmless. A source with
+    /// mark_add = true gets its column
     Migrate(Migrate),
     /// Publish rows until stopped, or with --drain until everything is sent
     #[command(long_about = RUN_HELP)]
     Run(Run),
-    /// See whether a relay could run: server, schema, privileges, exchanges or topics
+    /// See whether a relay could run: server, schema, privileges, sources, exchanges or topics
     Check(Brokers),
     /// Show what waits, since when and why, and which relay owns which lanes
     Status,

@@ -36,8 +36,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers everything. `destinations` are the exchanges and topics that are known at start, `intakes` the names of
-    /// sources; a sample that is
-    /// older than `stale_after_ms` no longer counts.
+    /// sources; a sample that is older than `stale_after_ms` no longer counts.
     ///
     /// # Errors
     /// A name that is taken twice, which only a mistake in these files can bring about.

@@ -112,7 +112,7 @@ async fn take<S: Session>(
 fn note_taken(shared: &Shared, name: &str, taken: &Taken) {
     shared.observer.taken(name, taken);
     for (reason, rows) in &taken.refused {
-        tracing::warn!(source = name, %reason, rows, "rows of a source were refused; see outbox.source_row");
+        tracing::warn!(source = name, %reason, rows, "rows of a source were refused; `outbox-relay refused list` shows them");
     }
     let board = shared.board.lanes();
     for idle in taken.lanes.iter().filter_map(|lane| board.get(lane)) {
@@ -139,7 +139,7 @@ fn note_state(shared: &Shared, name: &str, error: Option<String>) {
     shared.observer.intake_failing(name, error.is_some());
     match error {
         Some(detail) => {
-            tracing::error!(source = name, error = %detail, "rows of a source cannot be taken; trying again")
+            tracing::error!(source = name, error = %detail, "rows of a source cannot be taken; trying again, and `outbox-relay check` says more")
         }
         None => tracing::info!(source = name, "rows of a source are taken again"),
     }
@@ -151,8 +151,11 @@ async fn tidy<S: Session>(session: Arc<S>, index: usize) -> Result<(), SourceErr
         let next = match session.tidy(index, &above).await {
             Ok(next) => next,
             Err(error @ SourceError::Lost(_)) => return Err(error),
-            // What is wrong with the table is told where its rows are taken.
-            Err(SourceError::Again(_) | SourceError::Refused(_)) => None,
+            // Notes that stay cost room and nothing else; what is wrong with the table is told where its rows are taken.
+            Err(SourceError::Again(detail) | SourceError::Refused(detail)) => {
+                tracing::debug!(source = index, error = %detail, "notes of rows that are gone stay for now");
+                None
+            }
         };
         let wait_ms = if next.is_some() { TIDY_BUSY_MS } else { TIDY_IDLE_MS };
         above = next.unwrap_or_default();
