@@ -11,12 +11,9 @@ that it was done: ../../IDEMPOTENCY.md says why this is safe to run twice.
 import hashlib
 import json
 import os
-import signal
-import sys
-
-import psycopg
 
 from boundary import boundary
+from program import program
 
 
 def issue(connection, month, customer):
@@ -66,92 +63,5 @@ def mail(connection, message_id, body):
     print("mailed" if claimed else "done before", message_id, flush=True)
 
 
-# What can never succeed, however often it is tried: it is set aside, so that others go on.
-HOPELESS = (psycopg.DataError, json.JSONDecodeError, UnicodeDecodeError, KeyError)
-
-
-def is_hopeless(error):
-    return isinstance(error, HOPELESS) or getattr(error, "sqlstate", None) == "OX002"
-
-
-def mail_rabbitmq(connection, queue):
-    import pika
-
-    broker = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
-    channel = broker.channel()
-    channel.basic_qos(prefetch_count=10)
-    print("ready", flush=True)
-    for method, properties, body in channel.consume(queue):
-        try:
-            mail(connection, properties.message_id, body)
-        except Exception as error:
-            if not is_hopeless(error):
-                raise  # The message goes back as the connection ends; whoever runs this starts it again.
-            print("set aside", properties.message_id, type(error).__name__, flush=True)
-            channel.basic_nack(method.delivery_tag, requeue=False)  # To the queue's dead-letter exchange.
-        else:
-            channel.basic_ack(method.delivery_tag)
-
-
-def mail_kafka(connection, topic):
-    from confluent_kafka import Consumer, KafkaException, Producer
-
-    dead_letters = Producer({"bootstrap.servers": os.environ["KAFKA_BROKERS"], "acks": "all"})
-    consumer = Consumer(
-        {
-            "bootstrap.servers": os.environ["KAFKA_BROKERS"],
-            "group.id": os.environ.get("GROUP", "mailer"),
-            # A worker that is started again under its name goes on at once, not after the dead one's session.
-            "group.instance.id": os.environ.get("WORKER", "mailer-1"),
-            "session.timeout.ms": 6000,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([topic])
-    print("ready", flush=True)
-    while True:
-        message = consumer.poll(0.5)
-        if message is None:
-            continue
-        if message.error():
-            raise KafkaException(message.error())
-        message_id = dict(message.headers() or []).get("id", b"").decode()
-        try:
-            mail(connection, message_id, message.value())
-        except Exception as error:
-            if not is_hopeless(error):
-                raise
-            print("set aside", message_id, type(error).__name__, flush=True)
-            # The broker must have it before its offset is committed.
-            failures = []
-            dead_letters.produce(
-                f"{topic}.dead",
-                message.value(),
-                message.key(),
-                headers=message.headers() or [],
-                on_delivery=lambda failure, _: failures.append(failure) if failure else None,
-            )
-            if dead_letters.flush(60) > 0 or failures:
-                raise RuntimeError(f"no dead letter of {message_id}: {failures}") from error
-        consumer.commit(message, asynchronous=False)
-
-
-def main(arguments):
-    # A stop at any instant: the transaction rolls back, and the message was not acknowledged.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
-        match arguments:
-            case ["issue", month, *customers]:
-                made = sum(issue(connection, month, customer) for customer in customers)
-                print(f"{made} of {len(customers)} invoices made")
-            case ["mail-rabbitmq", queue]:
-                mail_rabbitmq(connection, queue)
-            case ["mail-kafka", topic]:
-                mail_kafka(connection, topic)
-            case _:
-                sys.exit(__doc__)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    program(__doc__, issue, mail)

@@ -3,20 +3,16 @@ table, and a consumer that claims the message's id there too. Neither knows of a
 
     plain_table.py issue MONTH CUSTOMER...     the job; run it as often as you like
     plain_table.py mail-rabbitmq QUEUE         mails what arrives, until SIGTERM
-    plain_table.py mail-kafka TOPIC
+    plain_table.py mail-kafka TOPIC            what cannot be mailed goes to TOPIC.dead
 
 DATABASE_URL, AMQP_URL and KAFKA_BROKERS say where things are. The relay takes the rows over as ../plain_table.toml
-says. What a consumer does with a message that can never be handled is shown in monthly_invoices.py.
+says.
 """
 
 import json
-import os
-import signal
-import sys
-
-import psycopg
 
 from boundary import boundary
+from program import program
 
 
 def claim(connection, key):
@@ -62,56 +58,5 @@ def mail(connection, message_id, body):
     print("mailed" if claimed else "done before", message_id, flush=True)
 
 
-def mail_rabbitmq(connection, queue):
-    import pika
-
-    broker = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
-    channel = broker.channel()
-    channel.basic_qos(prefetch_count=10)
-    for method, properties, body in channel.consume(queue):
-        mail(connection, properties.message_id, body)
-        channel.basic_ack(method.delivery_tag)
-
-
-def mail_kafka(connection, topic):
-    from confluent_kafka import Consumer, KafkaException
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": os.environ["KAFKA_BROKERS"],
-            "group.id": os.environ.get("GROUP", "mailer"),
-            "group.instance.id": os.environ.get("WORKER", "mailer-1"),
-            "session.timeout.ms": 6000,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([topic])
-    while True:
-        message = consumer.poll(0.5)
-        if message is None:
-            continue
-        if message.error():
-            raise KafkaException(message.error())
-        mail(connection, dict(message.headers())["id"].decode(), message.value())
-        consumer.commit(message, asynchronous=False)
-
-
-def main(arguments):
-    # A stop at any instant: the transaction rolls back, and the message was not acknowledged.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
-        match arguments:
-            case ["issue", month, *customers]:
-                made = sum(issue(connection, month, customer) for customer in customers)
-                print(f"{made} of {len(customers)} invoices made")
-            case ["mail-rabbitmq", queue]:
-                mail_rabbitmq(connection, queue)
-            case ["mail-kafka", topic]:
-                mail_kafka(connection, topic)
-            case _:
-                sys.exit(__doc__)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    program(__doc__, issue, mail)

@@ -4,9 +4,18 @@ import itertools
 
 import pytest
 
+from jobs import (
+    MONTH,
+    counts,
+    customers,
+    issue,
+    killed_between_any_two_steps_and_run_again,
+    run_twice_at_once,
+    start_mailer,
+)
 from kit import INVOICES, KILLED, wait_until
 
-MONTH = "2026-10"
+OUTBOX = "outbox.message"
 JOB_BOUNDARIES = ["claimed", "invoiced", "enqueued", "committed"]
 MAIL_BOUNDARIES = ["claimed", "mailed", "committed"]
 
@@ -16,55 +25,12 @@ def program(request):
     return INVOICES[request.param]
 
 
-def customers(stage, count):
-    names = [f"cust_{number}" for number in range(count)]
-    for number, name in enumerate(names):
-        stage.db.execute("INSERT INTO customer VALUES (%s, %s)", (name, 10 + number))
-    return names
-
-
-def counts(stage):
-    """Invoices, rows of the outbox, and e-mails; how many of them are double."""
-    return stage.db.execute(
-        "SELECT (SELECT count(*) FROM invoice), (SELECT count(*) FROM outbox.message), "
-        "(SELECT count(*) FROM sent_email), "
-        "(SELECT count(*) - count(DISTINCT (month, customer)) FROM sent_email)"
-    ).fetchone()
-
-
-def issue(stage, program, names, topic="invoice.email", **environment):
-    return stage.run([*program, "issue", MONTH, *names], EMAIL_TOPIC=topic, **environment)
-
-
-def start_mailer(stage, program, broker, **environment):
-    arguments, own = broker.consumer()
-    return stage.start([*program, *arguments], **own, **environment)
-
-
 def test_the_job_killed_between_any_two_steps_and_run_again_has_one_effect(stage, program):
-    names = customers(stage, len(JOB_BOUNDARIES))
-    for done, (name, boundary) in enumerate(zip(names, JOB_BOUNDARIES)):
-        code, text = issue(stage, program, [name], KILL_AT=boundary)
-        assert code == KILLED, text
-        expected = done + (boundary == "committed")
-        assert counts(stage) == (expected, expected, 0, 0), f"after the kill at {boundary}"
-        code, text = issue(stage, program, [name])
-        assert code == 0, text
-        assert counts(stage) == (done + 1, done + 1, 0, 0), f"after the run that follows {boundary}"
-    code, text = issue(stage, program, names)
-    assert (code, text) == (0, f"0 of {len(names)} invoices made"), "the second run changes nothing"
-    assert counts(stage) == (len(names), len(names), 0, 0)
+    killed_between_any_two_steps_and_run_again(stage, program, JOB_BOUNDARIES, OUTBOX)
 
 
 def test_the_job_run_twice_at_once_has_one_effect(stage, program):
-    names = customers(stage, 20)
-    command = [*program, "issue", MONTH, *names]
-    both = [stage.start(command), stage.start(command)]
-    for one in both:
-        assert one.wait_exit() == 0, one.text()
-    made = [int(one.text().split()[0]) for one in both]
-    assert sum(made) == len(names), made
-    assert counts(stage) == (len(names), len(names), 0, 0)
+    run_twice_at_once(stage, program, OUTBOX)
 
 
 def test_bad_input_is_an_error_and_no_effect(stage, program):
@@ -72,7 +38,7 @@ def test_bad_input_is_an_error_and_no_effect(stage, program):
     assert code not in (0, KILLED) and "no customer nobody" in text, text
     code, text = issue(stage, program, ["x" * 256])
     assert code not in (0, KILLED) and "message_id must be 1 to 255 bytes long" in text, text
-    assert counts(stage) == (0, 0, 0, 0)
+    assert counts(stage, OUTBOX) == (0, 0, 0, 0)
 
 
 def test_the_mailer_and_the_relay_killed_at_any_step_mail_once(stage, program, broker):
@@ -91,7 +57,7 @@ def test_the_mailer_and_the_relay_killed_at_any_step_mail_once(stage, program, b
         mailer.wait_line("paused at claimed")
         assert mailer.stop() == 0, mailer.text()
     assert stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NOT NULL") == 0
-    assert counts(stage)[2:] == (1, 0), "only what died after its commit was mailed"
+    assert counts(stage, OUTBOX)[2:] == (1, 0), "only what died after its commit was mailed"
 
     # Everything is published again, and what was published before is there too.
     stage.relay(**broker.relay_environment())
@@ -99,7 +65,7 @@ def test_the_mailer_and_the_relay_killed_at_any_step_mail_once(stage, program, b
     for name in names:
         mailer.wait_line(f"done before invoice:{MONTH}:{name}$")
     wait_until("all marks", lambda: stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NULL") == 0)
-    assert counts(stage) == (len(names), len(names), len(names), 0)
+    assert counts(stage, OUTBOX) == (len(names), len(names), len(names), 0)
     assert mailer.stop() == 0, mailer.text()
 
 
@@ -116,7 +82,7 @@ def test_two_mailers_and_the_same_messages_twice_mail_once(stage, program, share
     answers = lambda: [line for mailer in mailers for line in mailer.lines if "invoice:" in line]
     wait_until("40 answers", lambda: len(answers()) == 2 * len(names))
     assert sum(line.startswith("mailed") for line in answers()) == len(names)
-    assert counts(stage)[2:] == (len(names), 0)
+    assert counts(stage, OUTBOX)[2:] == (len(names), 0)
 
 
 def test_a_mailer_joins_and_another_is_killed_and_each_message_is_mailed_once(stage, program, kafka_of_two):
@@ -148,7 +114,7 @@ def test_a_mailer_joins_and_another_is_killed_and_each_message_is_mailed_once(st
         kafka_of_two.publish(f"last:{partition}", email(f"last_{partition}"), partition)
     for partition in range(2):
         second.wait_line(f"mailed last:{partition}$")
-    assert counts(stage)[2:] == (next(published) + 2, 0)
+    assert counts(stage, OUTBOX)[2:] == (next(published) + 2, 0)
     assert second.stop() == 0, second.text()
 
 
@@ -179,4 +145,4 @@ def test_what_cannot_be_mailed_goes_to_the_dead_letter_topic(stage, program, kaf
     if program == INVOICES["rust"]:
         # The client's consumer says why.
         assert [headers["outbox-reason"] for headers, _ in letters] == ["other_body", "attempts", "no_id"]
-    assert counts(stage)[2:] == (2, 1)
+    assert counts(stage, OUTBOX)[2:] == (2, 1)

@@ -6,9 +6,17 @@ import subprocess
 
 import pytest
 
+from jobs import (
+    MONTH,
+    counts,
+    customers,
+    issue,
+    killed_between_any_two_steps_and_run_again,
+    run_twice_at_once,
+    start_mailer,
+)
 from kit import EXAMPLES, KILLED, PYTHON, RELAY, node, wait_until
 
-MONTH = "2026-10"
 JOB_BOUNDARIES = ["claimed", "invoiced", "written", "committed"]
 MAIL_BOUNDARIES = ["mail-claimed", "mailed", "mail-committed"]
 PROGRAMS = {
@@ -20,25 +28,6 @@ PROGRAMS = {
 @pytest.fixture(params=PROGRAMS)
 def program(request):
     return PROGRAMS[request.param]
-
-
-def customers(stage, count):
-    names = [f"cust_{number}" for number in range(count)]
-    for number, name in enumerate(names):
-        stage.db.execute("INSERT INTO customer VALUES (%s, %s)", (name, 10 + number))
-    return names
-
-
-def counts(stage):
-    """Invoices, rows of the application's outbox, and e-mails; how many of them are double."""
-    return stage.db.execute(
-        "SELECT (SELECT count(*) FROM invoice), (SELECT count(*) FROM outbox), (SELECT count(*) FROM sent_email), "
-        "(SELECT count(*) - count(DISTINCT (month, customer)) FROM sent_email)"
-    ).fetchone()
-
-
-def issue(stage, program, names, **environment):
-    return stage.run([*program, "issue", MONTH, *names], **environment)
 
 
 def source(stage, broker, folder):
@@ -71,34 +60,12 @@ def source(stage, broker, folder):
     return config
 
 
-def start_mailer(stage, program, broker, **environment):
-    arguments, own = broker.consumer()
-    return stage.start([*program, *arguments], **own, **environment)
-
-
 def test_the_job_killed_between_any_two_steps_and_run_again_has_one_effect(stage, program):
-    names = customers(stage, len(JOB_BOUNDARIES))
-    for done, (name, boundary) in enumerate(zip(names, JOB_BOUNDARIES)):
-        code, text = issue(stage, program, [name], KILL_AT=boundary)
-        assert code == KILLED, text
-        expected = done + (boundary == "committed")
-        assert counts(stage) == (expected, expected, 0, 0), f"after the kill at {boundary}"
-        code, text = issue(stage, program, [name])
-        assert code == 0, text
-        assert counts(stage) == (done + 1, done + 1, 0, 0), f"after the run that follows {boundary}"
-    code, text = issue(stage, program, names)
-    assert (code, text) == (0, f"0 of {len(names)} invoices made"), "the second run changes nothing"
+    killed_between_any_two_steps_and_run_again(stage, program, JOB_BOUNDARIES, "outbox")
 
 
 def test_the_job_run_twice_at_once_has_one_effect(stage, program):
-    names = customers(stage, 20)
-    command = [*program, "issue", MONTH, *names]
-    both = [stage.start(command), stage.start(command)]
-    for one in both:
-        assert one.wait_exit() == 0, one.text()
-    made = [int(one.text().split()[0]) for one in both]
-    assert sum(made) == len(names), made
-    assert counts(stage) == (len(names), len(names), 0, 0)
+    run_twice_at_once(stage, program, "outbox")
 
 
 def test_job_relay_and_mailer_killed_at_any_step_mail_once(stage, program, broker, tmp_path):
@@ -123,7 +90,7 @@ def test_job_relay_and_mailer_killed_at_any_step_mail_once(stage, program, broke
         for boundary in MAIL_BOUNDARIES:
             mailer = start_mailer(stage, program, broker, KILL_AT=boundary)
             assert mailer.wait_exit() == KILLED, mailer.text()
-    assert counts(stage)[2:] == (1, 0), "only what died after its commit was mailed"
+    assert counts(stage, "outbox")[2:] == (1, 0), "only what died after its commit was mailed"
 
     # Everything is published again under the same ids, and what was published before is there too.
     stage.relay(config, **broker.relay_environment())
@@ -131,6 +98,6 @@ def test_job_relay_and_mailer_killed_at_any_step_mail_once(stage, program, broke
     for name in names:
         mailer.wait_line(f"done before invoice-email:{MONTH}:{name}$")
     wait_until("all marks", lambda: stage.one("SELECT count(*) FROM outbox.message WHERE sent_at IS NULL") == 0)
-    assert counts(stage) == (len(names), len(names), len(names), 0)
+    assert counts(stage, "outbox") == (len(names), len(names), len(names), 0)
     assert stage.one("SELECT count(*) FROM outbox.message") == len(names)
     assert mailer.stop() == 0, mailer.text()
