@@ -146,6 +146,7 @@ impl<S: Session> LaneWorker<S> {
             self.account();
             // Publishing may leave rows to hold, so the turn with the database comes after it.
             let blocked = self.publish();
+            self.return_permits();
             if self.turn.is_none() {
                 self.turn = self.start_turn();
             }
@@ -251,6 +252,7 @@ impl<S: Session> LaneWorker<S> {
 
     fn into_memory(mut self) -> LaneMemory {
         self.account();
+        self.return_permits();
         self.shared.breakers().keep_probes(self.lease.lane, &[]);
         LaneMemory {
             lane: self.lane,

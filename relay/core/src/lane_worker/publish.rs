@@ -32,7 +32,6 @@ impl<S: Session> LaneWorker<S> {
         }
         for _ in 0..BURST_ROWS_MAX {
             if !self.has_permit() {
-                self.account();
                 return Blocked::Permits;
             }
             let breakers = shared.breakers();
@@ -57,7 +56,6 @@ impl<S: Session> LaneWorker<S> {
                 self.confirm(Answer { seq, serial, outcome: Outcome::Confirmed });
             }
         }
-        self.account();
         if self.lane.has_ready() { Blocked::Burst } else { Blocked::No }
     }
 
