@@ -18,6 +18,8 @@ const MESSAGE_TIMEOUT_MS: &str = "2147483647";
 /// Large, so that only the topic's own limit decides; still below a broker's `socket.request.max.bytes`.
 const MESSAGE_MAX_BYTES: usize = 100_000_000;
 const BATCH_SIZE_BYTES: usize = 1_000_000;
+const LINGER_MS: f64 = 1.0;
+const WAVE_US_MIN: u64 = 600;
 /// A row waits this long after its lease was looked at.
 const LINGER_MAX_MS: f64 = 5_000.0;
 
@@ -153,6 +155,8 @@ pub(crate) struct Settings {
     pub batch_size_bytes: usize,
     /// Whether a record may be smaller on the wire than its plain size says.
     pub compressed: bool,
+    /// How long handing over a wave may take: less than `linger.ms`, see gate.rs.
+    pub wave_us: u64,
 }
 
 impl Settings {
@@ -185,8 +189,15 @@ impl Settings {
             strict: config.strict,
             batch_size_bytes: bytes(properties, "batch.size")?.unwrap_or(BATCH_SIZE_BYTES),
             compressed: compression.is_some_and(|codec| codec != "none"),
+            wave_us: wave_us(linger.unwrap_or(LINGER_MS)),
         })
     }
+}
+
+/// Two thirds of the linger; without one nothing is gained by short waves.
+fn wave_us(linger_ms: f64) -> u64 {
+    let linger = std::time::Duration::try_from_secs_f64(linger_ms / 1_000.0).unwrap_or_default();
+    u64::try_from(linger.as_micros() * 2 / 3).unwrap_or(u64::MAX).max(WAVE_US_MIN)
 }
 
 /// What a producer of ours has beside the operator's properties. Those that may be set are the last three.
@@ -202,7 +213,7 @@ fn ours(config: &KafkaConfig) -> [(&'static str, String); 10] {
         ("queue.buffering.max.kbytes", "2147483647".to_owned()),
         ("topic.metadata.propagation.max.ms", "1000".to_owned()),
         // Time for the sending thread to hand over a wave before its first batch leaves; see gate.rs.
-        ("linger.ms", "1".to_owned()),
+        ("linger.ms", LINGER_MS.to_string()),
         ("message.max.bytes", MESSAGE_MAX_BYTES.to_string()),
         ("batch.size", BATCH_SIZE_BYTES.to_string()),
     ]

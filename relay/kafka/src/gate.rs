@@ -7,7 +7,8 @@
 //!
 //! Otherwise rows go in waves: all that is there, then nothing until nearly all of it is reported. librdkafka sends
 //! nothing more to a partition that has five records in flight (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with
-//! records), and while it holds records back its thread spins: half of the relay's time, seen in a profile.
+//! records), and while it holds records back its thread spins: half of the relay's time, seen in a profile. So a wave
+//! also ends before its first row's `linger.ms` is over: what is handed over later would miss the wave's batch.
 
 use std::collections::VecDeque;
 
@@ -45,6 +46,18 @@ pub(crate) enum Admission {
 pub(crate) struct Batching {
     pub batch_size_bytes: usize,
     pub compressed: bool,
+    /// How long a wave may take to be handed over.
+    pub wave_us: u64,
+}
+
+/// When a row is offered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Tells looks into the inbox apart: what one of them brought goes as one wave.
+    pub round: u64,
+    pub now: Millis,
+    /// Of a clock that only moves on, with any origin.
+    pub now_us: u64,
 }
 
 #[derive(Default)]
@@ -61,11 +74,13 @@ pub(crate) struct Gate {
     pub stale: bool,
     /// The round of the sending thread in which rows went last.
     wave: u64,
+    /// When the first of them went.
+    wave_began_us: u64,
 }
 
 impl Gate {
-    /// `round` tells looks into the inbox apart: what one of them brought goes as one wave.
-    pub fn admit(&mut self, bytes: usize, load: Load, round: u64, now: Millis, batching: Batching) -> Admission {
+    pub fn admit(&mut self, bytes: usize, load: Load, turn: Turn, batching: Batching) -> Admission {
+        let Turn { round, now, now_us } = turn;
         if self.asking || load.alone {
             return Admission::Wait;
         }
@@ -85,10 +100,12 @@ impl Gate {
         if narrow && load.rows > 0 && load.bytes.saturating_add(bytes) > limit_bytes {
             return Admission::Wait;
         }
-        if load.rows > LOOSE_ROWS && self.wave != round {
+        if load.rows <= LOOSE_ROWS {
+            (self.wave, self.wave_began_us) = (round, now_us);
+        }
+        if self.wave != round || now_us.saturating_sub(self.wave_began_us) > batching.wave_us {
             return Admission::Wait;
         }
-        self.wave = round;
         Admission::Go { alone: false }
     }
 
@@ -140,13 +157,17 @@ impl Gate {
 mod tests {
     use super::*;
 
-    const PLAIN: Batching = Batching { batch_size_bytes: 1_000, compressed: false };
+    const PLAIN: Batching = Batching { batch_size_bytes: 1_000, compressed: false, wave_us: 600 };
     const NOW: Millis = Millis(10_000);
 
     fn gate(limit: usize) -> Gate {
         let mut gate = Gate { proven: true, ..Gate::default() };
         gate.opened(Limits { batch_max_bytes: Some(limit), ..Limits::default() }, NOW);
         gate
+    }
+
+    fn turn(round: u64, now: Millis) -> Turn {
+        Turn { round, now, now_us: 0 }
     }
 
     fn load(rows: usize, bytes: usize) -> Load {
@@ -156,45 +177,59 @@ mod tests {
     #[test]
     fn an_unknown_topic_is_asked_for_and_then_gets_one_row_at_a_time() {
         let mut gate = Gate::default();
-        assert_eq!(gate.admit(1, load(0, 0), 1, NOW, PLAIN), Admission::Ask);
+        assert_eq!(gate.admit(1, load(0, 0), turn(1, NOW), PLAIN), Admission::Ask);
         gate.asking = true;
-        assert_eq!(gate.admit(1, load(0, 0), 1, NOW, PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(0, 0), turn(1, NOW), PLAIN), Admission::Wait);
         gate.opened(Limits::default(), NOW);
-        assert_eq!(gate.admit(1, load(0, 0), 1, NOW, PLAIN), Admission::Go { alone: true });
-        assert_eq!(gate.admit(1, load(1, 1), 1, NOW, PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(0, 0), turn(1, NOW), PLAIN), Admission::Go { alone: true });
+        assert_eq!(gate.admit(1, load(1, 1), turn(1, NOW), PLAIN), Admission::Wait);
         gate.proven = true;
-        assert_eq!(gate.admit(1, load(0, 0), 1, NOW, PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, load(0, 0), turn(1, NOW), PLAIN), Admission::Go { alone: false });
         assert!(!gate.may_pipeline(NOW), "without a known limit keys are strict");
     }
 
     #[test]
     fn what_is_in_flight_never_outgrows_a_narrow_limit() {
         let mut gate = gate(1_000);
-        assert_eq!(gate.admit(400, load(1, 600), 1, NOW, PLAIN), Admission::Go { alone: false });
-        assert_eq!(gate.admit(401, load(1, 600), 1, NOW, PLAIN), Admission::Wait);
-        assert_eq!(gate.admit(1_000, load(0, 0), 1, NOW, PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(400, load(1, 600), turn(1, NOW), PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(401, load(1, 600), turn(1, NOW), PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1_000, load(0, 0), turn(1, NOW), PLAIN), Admission::Go { alone: false });
     }
 
     #[test]
     fn rows_go_in_waves() {
         let mut gate = gate(1_000_000);
         for rows in 0..100 {
-            assert_eq!(gate.admit(1, load(rows, rows), 1, NOW, PLAIN), Admission::Go { alone: false });
+            assert_eq!(gate.admit(1, load(rows, rows), turn(1, NOW), PLAIN), Admission::Go { alone: false });
         }
-        assert_eq!(gate.admit(1, load(100, 100), 2, NOW, PLAIN), Admission::Wait);
-        assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), 3, NOW, PLAIN), Admission::Wait);
-        assert_eq!(gate.admit(1, load(LOOSE_ROWS, 4), 3, NOW, PLAIN), Admission::Go { alone: false });
-        assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), 3, NOW, PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, load(100, 100), turn(2, NOW), PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), turn(3, NOW), PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(LOOSE_ROWS, 4), turn(3, NOW), PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), turn(3, NOW), PLAIN), Admission::Go { alone: false });
+    }
+
+    #[test]
+    fn a_wave_ends_before_its_batch_leaves() {
+        let mut gate = gate(1_000_000);
+        let at = |now_us| Turn { round: 7, now: NOW, now_us };
+        for rows in 0..100 {
+            assert_eq!(gate.admit(1, load(rows, rows), at(50_000), PLAIN), Admission::Go { alone: false });
+        }
+        assert_eq!(gate.admit(1, load(100, 100), at(50_600), PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, load(101, 101), at(50_601), PLAIN), Admission::Wait);
+        // The next wave has its own time.
+        assert_eq!(gate.admit(1, load(LOOSE_ROWS, 4), at(60_000), PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), at(60_600), PLAIN), Admission::Go { alone: false });
     }
 
     #[test]
     fn too_large_is_said_by_a_fresh_limit_only() {
         let mut gate = gate(2_000);
-        assert_eq!(gate.admit(2_001, load(0, 0), 1, NOW, PLAIN), Admission::TooLarge { limit_bytes: 2_000 });
-        assert_eq!(gate.admit(2_001, load(0, 0), 1, NOW.plus(LIMIT_FRESH_MS + 1), PLAIN), Admission::Ask);
+        assert_eq!(gate.admit(2_001, load(0, 0), turn(1, NOW), PLAIN), Admission::TooLarge { limit_bytes: 2_000 });
+        assert_eq!(gate.admit(2_001, load(0, 0), turn(1, NOW.plus(LIMIT_FRESH_MS + 1)), PLAIN), Admission::Ask);
         let packed = Batching { compressed: true, ..PLAIN };
-        assert_eq!(gate.admit(2_001, load(0, 0), 1, NOW, packed), Admission::Go { alone: true });
-        assert_eq!(gate.admit(2_001, load(1, 10), 1, NOW, packed), Admission::Wait);
+        assert_eq!(gate.admit(2_001, load(0, 0), turn(1, NOW), packed), Admission::Go { alone: true });
+        assert_eq!(gate.admit(2_001, load(1, 10), turn(1, NOW), packed), Admission::Wait);
     }
 
     #[test]
@@ -203,8 +238,8 @@ mod tests {
         assert!(gate.may_pipeline(NOW));
         gate.beware(NOW);
         assert!(!gate.may_pipeline(NOW));
-        assert_eq!(gate.admit(1, load(0, 0), 1, NOW, PLAIN), Admission::Go { alone: true });
-        assert_eq!(gate.admit(1, load(1, 1), 1, NOW, PLAIN), Admission::Wait);
-        assert_eq!(gate.admit(1, load(1, 1), 1, NOW.plus(CAREFUL_MS), PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, load(0, 0), turn(1, NOW), PLAIN), Admission::Go { alone: true });
+        assert_eq!(gate.admit(1, load(1, 1), turn(1, NOW), PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(1, 1), turn(1, NOW.plus(CAREFUL_MS)), PLAIN), Admission::Go { alone: false });
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::Sender as Asks;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outbox_core::{Backoff, BackoffPolicy, Clock, Link, Millis, Observer, Outcome, Outgoing, Reason, Scope};
 use rdkafka::types::RDKafkaErrorCode;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::config::{ConfigError, Settings};
 use crate::delivery::{self, Effect};
-use crate::gate::{Admission, Batching, Gate};
+use crate::gate::{Admission, Batching, Gate, Turn};
 use crate::inbox::{Event, Inbox, Mail};
 use crate::message;
 use crate::producer::{Line, Passenger};
@@ -53,6 +53,7 @@ pub(crate) struct Sender {
     tick_at: Millis,
     /// Looks into the inbox so far.
     round: u64,
+    begun: Instant,
     backoff: Backoff,
     /// What was last heard against the cluster, until it answers again.
     trouble: Option<Link>,
@@ -73,7 +74,8 @@ impl Sender {
     ) -> Result<Self, ConfigError> {
         // The first producer is made here, so that a wrong configuration is an error of `start`.
         let line = Some(Line::open(&settings, 0, &inbox)?);
-        let batching = Batching { batch_size_bytes: settings.batch_size_bytes, compressed: settings.compressed };
+        let (batch_size_bytes, compressed) = (settings.batch_size_bytes, settings.compressed);
+        let batching = Batching { batch_size_bytes, compressed, wave_us: settings.wave_us };
         let backoff = Backoff::new(BackoffPolicy { initial_ms: 100, max_ms: 10_000 });
         let sender = Self {
             settings,
@@ -89,6 +91,7 @@ impl Sender {
             reopen_at: Millis(0),
             tick_at: Millis(0),
             round: 0,
+            begun: Instant::now(),
             backoff,
             trouble: None,
             topics: Vec::new(),
@@ -189,7 +192,8 @@ impl Sender {
         }
         let Topic { name, gate } = &mut self.topics[topic];
         let bytes = message::batch_bytes(&outgoing.row);
-        match gate.admit(bytes, line.load(topic), self.round, now, self.batching) {
+        let now_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        match gate.admit(bytes, line.load(topic), Turn { round: self.round, now, now_us }, self.batching) {
             Admission::Wait => Some(outgoing),
             Admission::Ask => {
                 gate.asking = true;
