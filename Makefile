@@ -29,8 +29,8 @@ demo: ## Real webhooks through a relay that is killed (BROKER=rabbitmq or kafka)
 	@BROKER=$(BROKER) tests/demo.sh
 
 .PHONY: campaign
-campaign: ## Faults from a seeded schedule, judged (MODE=rabbitmq-classic, rabbitmq-quorum or kafka, MINUTES or FAULTS, SEED, RELAYS, SCHEDULE)
-	@MODE=$(MODE) MINUTES=$(MINUTES) FAULTS=$(FAULTS) SEED=$(SEED) RELAYS=$(RELAYS) SCHEDULE=$(SCHEDULE) MUTANT=$(MUTANT) tests/campaign.sh
+campaign: ## Faults from a seeded schedule, judged (MODE=rabbitmq-classic, rabbitmq-quorum or kafka, MINUTES or FAULTS, SEED, RELAYS, SCHEDULE, OTHER_VERSION)
+	@MODE=$(MODE) MINUTES=$(MINUTES) FAULTS=$(FAULTS) SEED=$(SEED) RELAYS=$(RELAYS) SCHEDULE=$(SCHEDULE) MUTANT=$(MUTANT) OTHER_VERSION=$(OTHER_VERSION) tests/campaign.sh
 
 .PHONY: fuzz
 fuzz: ## Random rows, configurations and addresses against the rules (SECONDS_EACH=60)

@@ -3,7 +3,8 @@
 # schedule against a PostgreSQL and a broker of its own. The last line is the result; the exit code is 0 only if every
 # promise was kept.
 #
-# MODE, MINUTES (or FAULTS), SEED, RELAYS, SCHEDULE (a file to play again), MUTANT (a relay that breaks a rule).
+# MODE, MINUTES (or FAULTS), SEED, RELAYS, SCHEDULE (a file to play again), MUTANT (a relay that breaks a rule),
+# OTHER_VERSION (a relay of another version, which takes the place of one for a while).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,6 +22,7 @@ fi
 [ -z "${SEED:-}" ] || options+=(--seed "$SEED")
 [ -z "${RELAYS:-}" ] || options+=(--relays "$RELAYS")
 [ -z "${SCHEDULE:-}" ] || options+=(--schedule "$SCHEDULE")
+[ -z "${OTHER_VERSION:-}" ] || options+=(--other-version "$OTHER_VERSION")
 [ -z "${MUTANT:-}" ] || options+=(--mutant "$MUTANT")
 
 tests/services/install.sh build postgres "$broker"

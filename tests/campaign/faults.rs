@@ -1,5 +1,6 @@
 //! Each kind of fault: how it begins and how it ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -53,6 +54,16 @@ async fn begin(stage: &mut Stage, fault: &Fault) -> Result<()> {
             relay.end().await?;
             relay.start_crashing(&fault.detail)
         }
+        Kind::ClockSkew => {
+            let relay = member(stage, fault);
+            relay.end().await?;
+            relay.start_skewed(&fault.detail)
+        }
+        Kind::OtherVersion => {
+            let relay = member(stage, fault);
+            relay.end().await?;
+            relay.start_other_version()
+        }
         // A relay that died in this very batch cannot be paused.
         Kind::Pause => {
             let _ = member(stage, fault).pause();
@@ -72,13 +83,18 @@ async fn begin(stage: &mut Stage, fault: &Fault) -> Result<()> {
         }
         Kind::BackendsKilled | Kind::ReadOnly | Kind::LanesLocked => in_database(stage, fault.kind).await,
         Kind::PostgresCrash => stage.services.crash(Service::Postgres).await,
-        Kind::BrokerRestart => {
-            stage.services.stop(broker).await?;
-            stage.services.resume(broker).await
-        }
-        Kind::BrokerKill => {
-            stage.services.crash(broker).await?;
-            stage.services.resume(broker).await
+        Kind::BrokerRestart | Kind::BrokerKill => {
+            let (services, kills) = (Arc::clone(&stage.services), fault.kind == Kind::BrokerKill);
+            // It takes seconds, in which the batch's other faults begin and end.
+            stage.restarting = Some(tokio::spawn(async move {
+                if kills {
+                    services.crash(broker).await?
+                } else {
+                    services.stop(broker).await?
+                }
+                services.resume(broker).await
+            }));
+            Ok(())
         }
         Kind::BrokerFrozen => stage.services.freeze(broker),
         Kind::MemoryAlarm => watermark(stage, "0.000001").await,
@@ -105,6 +121,11 @@ async fn end(stage: &mut Stage, fault: &Fault, played: &mut Played) -> Result<()
     let broker = stage.broker.service();
     match fault.kind {
         Kind::Kill9 => member(stage, fault).start(),
+        Kind::ClockSkew | Kind::OtherVersion => {
+            let relay = member(stage, fault);
+            relay.end().await?;
+            relay.start()
+        }
         Kind::CrashPoint => {
             let relay = member(stage, fault);
             if relay.has_died()? {
@@ -136,6 +157,9 @@ async fn end(stage: &mut Stage, fault: &Fault, played: &mut Played) -> Result<()
             stage.services.resume(Service::Postgres).await
         }
         Kind::BrokerRestart | Kind::BrokerKill => {
+            if let Some(restarting) = stage.restarting.take() {
+                restarting.await??;
+            }
             forgive(stage, played);
             Ok(())
         }

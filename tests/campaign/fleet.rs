@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use outbox_tests::proxy::{Direction, Proxy};
-use outbox_tests::relay::{Launch, Relay};
+use outbox_tests::relay::{Launch, Relay, faketime};
 
 /// Lines of a relay's log that are kept after its death.
 const LOG_LINES_MAX: usize = 40;
@@ -17,6 +17,7 @@ pub struct Member {
     launch: Launch,
     /// With the crash points built in.
     crashing: Option<Launch>,
+    other_version: Option<Launch>,
     relay: Option<Relay>,
     pub database: Proxy,
     pub broker: Proxy,
@@ -26,8 +27,25 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(launch: Launch, crashing: Option<Launch>, database: Proxy, broker: Proxy) -> Self {
-        Self { launch, crashing, relay: None, database, broker, deaths: 0, leaving: false, last_words: String::new() }
+    pub fn new(launch: Launch, database: Proxy, broker: Proxy) -> Self {
+        Self {
+            launch,
+            crashing: None,
+            other_version: None,
+            relay: None,
+            database,
+            broker,
+            deaths: 0,
+            leaving: false,
+            last_words: String::new(),
+        }
+    }
+
+    /// Binaries that take its place for a fault: one with crash points, and one of another version.
+    #[must_use]
+    pub fn with(mut self, crashing: Option<Launch>, other_version: Option<Launch>) -> Self {
+        (self.crashing, self.other_version) = (crashing, other_version);
+        self
     }
 
     /// Starts it unless it runs.
@@ -42,6 +60,21 @@ impl Member {
     pub fn start_crashing(&mut self, point: &str) -> Result<()> {
         let launch = self.crashing.as_ref().context("OUTBOX_MUTANT_BIN is not set: no crash points")?;
         self.relay = Some(launch.clone().env("OUTBOX_CRASH_POINT", point).start()?);
+        Ok(())
+    }
+
+    /// Starts it with a clock that is off; leases, delays and order go by the database's and a steady one.
+    pub fn start_skewed(&mut self, clock: &str) -> Result<()> {
+        let fake = faketime();
+        ensure!(fake.exists(), "{} is missing; run tests/services/install.sh postgres", fake.display());
+        let launch = self.launch.clone().env("LD_PRELOAD", &fake).env("FAKETIME", clock);
+        self.relay = Some(launch.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").start()?);
+        Ok(())
+    }
+
+    pub fn start_other_version(&mut self) -> Result<()> {
+        let launch = self.other_version.as_ref().context("the schedule needs --other-version")?;
+        self.relay = Some(launch.start()?);
         Ok(())
     }
 

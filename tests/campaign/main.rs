@@ -51,7 +51,7 @@ async fn run(options: &Options) -> Result<bool> {
             let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
             Schedule::read(&text, options.mode, relays)?
         }
-        None => Schedule::drawn(seed, options.mode, relays, options.only.as_deref())?,
+        None => Schedule::drawn(seed, options)?,
     };
     println!("campaign: mode {}, seed {seed}, {relays} relays, lease {lease_ms} ms", options.mode.name());
     let record = options

@@ -34,6 +34,9 @@ pub struct Options {
     /// The relays break this rule on purpose (needs OUTBOX_MUTANT_BIN).
     #[arg(long)]
     pub mutant: Option<String>,
+    /// A relay of another version, which takes the place of one for a while.
+    #[arg(long)]
+    pub other_version: Option<PathBuf>,
     /// A folder of running services to use, as `tests/services/up.sh` makes it. They are crashed and restarted.
     #[arg(long)]
     pub services: Option<PathBuf>,

@@ -1,13 +1,13 @@
 //! The schedule of faults: drawn by lot from a seed, batch by batch, printed as text and read back.
 //!
-//! A batch is one to four faults that overlap; between two batches the relays must clear the backlog.
+//! A batch is one to eight faults that overlap; between two batches the relays must clear the backlog.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::options::Mode;
+use crate::options::{Mode, Options};
 
 /// What is done. The names are those of the schedule's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +16,8 @@ pub enum Kind {
     CrashPoint,
     Pause,
     CleanRestart,
+    ClockSkew,
+    OtherVersion,
     DatabaseCut,
     DatabaseStall,
     DatabaseDelay,
@@ -43,11 +45,13 @@ pub enum Kind {
 
 impl Kind {
     /// Name, weight in the lottery, shortest and longest duration in milliseconds.
-    const ALL: [(Self, &'static str, u32, u64, u64); 27] = [
+    const ALL: [(Self, &'static str, u32, u64, u64); 29] = [
         (Self::Kill9, "kill9", 14, 0, 400),
-        (Self::CrashPoint, "crash-point", 14, 1_200, 2_500),
+        (Self::CrashPoint, "crash-point", 14, 1_500, 3_000),
         (Self::Pause, "pause", 8, 1_100, 3_000),
         (Self::CleanRestart, "clean-restart", 5, 0, 200),
+        (Self::ClockSkew, "clock-skew", 6, 1_000, 3_000),
+        (Self::OtherVersion, "other-version", 6, 1_000, 3_000),
         (Self::DatabaseCut, "database-cut", 6, 0, 0),
         (Self::DatabaseStall, "database-stall", 5, 200, 2_000),
         (Self::DatabaseDelay, "database-delay", 3, 300, 1_500),
@@ -61,11 +65,11 @@ impl Kind {
         (Self::BackendsKilled, "backends-killed", 5, 0, 0),
         (Self::ReadOnly, "read-only", 3, 200, 1_000),
         (Self::LanesLocked, "lanes-locked", 4, 200, 1_500),
-        (Self::PostgresCrash, "postgres-crash", 3, 0, 300),
-        (Self::BrokerRestart, "broker-restart", 1, 0, 0),
-        (Self::BrokerKill, "broker-kill", 1, 0, 0),
+        (Self::PostgresCrash, "postgres-crash", 5, 0, 300),
+        (Self::BrokerRestart, "broker-restart", 5, 2_500, 3_500),
+        (Self::BrokerKill, "broker-kill", 5, 2_500, 3_500),
         (Self::BrokerFrozen, "broker-frozen", 4, 300, 2_500),
-        (Self::MemoryAlarm, "memory-alarm", 1, 300, 1_500),
+        (Self::MemoryAlarm, "memory-alarm", 5, 300, 1_500),
         (Self::NackStorm, "nack-storm", 3, 1_500, 2_500),
         (Self::ExchangeDeleted, "exchange-deleted", 3, 200, 1_000),
         (Self::BindingLost, "binding-lost", 5, 100, 1_000),
@@ -77,14 +81,31 @@ impl Kind {
         Self::ALL.iter().find(|known| known.0 == self).map_or("", |known| known.1)
     }
 
-    /// Stops or freezes a whole service: such a fault has its batch for itself and at most a relay's death.
+    /// Ends a whole service, or has RabbitMQ's tools at work: one in a batch, beside faults of relays and links.
     pub fn is_costly(self) -> bool {
         matches!(self, Self::PostgresCrash | Self::BrokerRestart | Self::BrokerKill | Self::MemoryAlarm)
     }
 
     /// Ends a relay's process, or stops it for a while.
     fn is_of_process(self) -> bool {
-        matches!(self, Self::Kill9 | Self::CrashPoint | Self::Pause | Self::CleanRestart)
+        matches!(
+            self,
+            Self::Kill9 | Self::CrashPoint | Self::Pause | Self::CleanRestart | Self::ClockSkew | Self::OtherVersion
+        )
+    }
+
+    /// Strikes the way between a relay and a service, in a proxy that needs neither.
+    fn is_of_link(self) -> bool {
+        self.name().starts_with("database-")
+            || matches!(
+                self,
+                Self::BrokerCut | Self::BrokerStall | Self::BrokerDelay | Self::BrokerHalfOpen | Self::BrokerAway
+            )
+    }
+
+    /// Whether the other may overlap with a costly one.
+    fn goes_with_costly(self) -> bool {
+        self.is_of_process() || self.is_of_link()
     }
 
     /// Asks the broker for something, which a frozen one never answers.
@@ -92,8 +113,9 @@ impl Kind {
         matches!(self, Self::ExchangeDeleted | Self::BindingLost | Self::AddressMissing | Self::AddressDeleted)
     }
 
-    fn is_known_to(self, mode: Mode) -> bool {
+    fn is_known_to(self, mode: Mode, other_version: bool) -> bool {
         match self {
+            Self::OtherVersion => other_version,
             Self::MemoryAlarm | Self::NackStorm | Self::ExchangeDeleted | Self::BindingLost => mode != Mode::Kafka,
             _ => true,
         }
@@ -115,6 +137,12 @@ pub const CRASH_POINTS: [&str; 12] = [
     "after_renew",
     "before_release",
 ];
+
+/// How far a relay's clock is off: about a lease, and far more.
+const CLOCKS: [&str; 4] = ["+2s", "-2s", "+3600s", "-3600s"];
+
+/// The most that is drawn for a batch; what cannot go together is left out.
+const OVERLAP_MAX: usize = 8;
 
 /// One fault of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,11 +193,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    pub fn drawn(seed: u64, mode: Mode, relays: usize, only: Option<&str>) -> Result<Self> {
+    pub fn drawn(seed: u64, options: &Options) -> Result<Self> {
+        let (mode, relays, only) = (options.mode, usize::from(options.relays), options.only.as_deref());
+        let other_version = options.other_version.is_some();
         let wanted = |name: &str| only.is_none_or(|only| only.split(',').any(|part| name.contains(part)));
         let kinds: Vec<_> = Kind::ALL
             .iter()
-            .filter(|known| known.0.is_known_to(mode) && wanted(known.1))
+            .filter(|known| known.0.is_known_to(mode, other_version) && wanted(known.1))
             .map(|known| (known.0, known.2, known.3, known.4))
             .collect();
         ensure!(!kinds.is_empty(), "--only leaves no kind of fault");
@@ -204,7 +234,7 @@ impl Schedule {
         // Each batch has a generator of its own, so that it does not depend on those before.
         let mut random = fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
         let mut batch: Vec<Fault> = Vec::new();
-        for _ in 0..random.usize(1..=4) {
+        for _ in 0..random.usize(1..=OVERLAP_MAX) {
             let fault = self.draw(&mut random, batch.len());
             let freezes = |one: Kind, other: Kind| one == Kind::BrokerFrozen && other.asks_broker();
             let clash = |other: &Fault| {
@@ -216,8 +246,8 @@ impl Schedule {
                     || matches!((other.kind, fault.kind), (Kind::AddressMissing, Kind::AddressDeleted))
                     || matches!((other.kind, fault.kind), (Kind::AddressDeleted, Kind::AddressMissing))
                     || other.kind.is_of_process() && fault.kind.is_of_process() && other.relay == fault.relay
-                    || (other.kind.is_costly() || fault.kind.is_costly())
-                        && !(other.kind == Kind::Kill9 || fault.kind == Kind::Kill9)
+                    || other.kind.is_costly() && !fault.kind.goes_with_costly()
+                    || fault.kind.is_costly() && !other.kind.goes_with_costly()
             };
             if !batch.iter().any(clash) {
                 batch.push(fault);
@@ -243,6 +273,7 @@ impl Schedule {
             Kind::CrashPoint => {
                 format!("{}:{}", CRASH_POINTS[random.usize(0..CRASH_POINTS.len())], 1 << random.u32(0..5))
             }
+            Kind::ClockSkew => random.choice(CLOCKS).unwrap_or("+3600s").to_owned(),
             Kind::DatabaseStall | Kind::BrokerStall | Kind::DatabaseHalfOpen | Kind::BrokerHalfOpen => {
                 random.choice(["requests", "replies", "both"]).unwrap_or("both").to_owned()
             }

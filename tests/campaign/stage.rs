@@ -36,10 +36,12 @@ pub struct Stage {
     pub broker: Broker,
     writers: Vec<JoinHandle<()>>,
     client: Option<Client>,
+    /// The broker on its way down and up again.
+    pub restarting: Option<JoinHandle<Result<()>>>,
     /// Holds the lanes' locks while that fault lasts.
     pub locker: Option<Client>,
     pub database: Database,
-    pub services: OwnServices,
+    pub services: Arc<OwnServices>,
     pub notes: Notes,
     pub gate: Arc<RwLock<()>>,
     pub sides: usize,
@@ -64,9 +66,10 @@ impl Stage {
             broker,
             writers: Vec::new(),
             client: Some(client),
+            restarting: None,
             locker: None,
             database,
-            services,
+            services: Arc::new(services),
             notes,
             gate: Arc::default(),
             sides: 0,
@@ -105,7 +108,8 @@ impl Stage {
             launch = launch.binary(binary());
         }
         let crashing = if options.mutant.is_some() { Some(launch.clone()) } else { crashing };
-        Ok(Member::new(launch, crashing, database, broker))
+        let other_version = options.other_version.as_ref().map(|binary| launch.clone().binary(binary));
+        Ok(Member::new(launch, database, broker).with(crashing, other_version))
     }
 
     fn start_writers(&mut self) {
@@ -213,6 +217,9 @@ impl Drop for Stage {
     fn drop(&mut self) {
         for writer in &self.writers {
             writer.abort();
+        }
+        if let Some(restarting) = &self.restarting {
+            restarting.abort();
         }
         // A campaign that ended in the middle of a batch leaves nothing frozen behind.
         let _ = self.services.thaw(self.broker.service());

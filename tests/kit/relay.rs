@@ -27,6 +27,12 @@ pub fn binary() -> PathBuf {
         .map_or_else(|| services::target_dir().join("debug/outbox-relay"), PathBuf::from)
 }
 
+/// The library that shifts a process's clock, where Debian's package libfaketime puts it.
+#[must_use]
+pub fn faketime() -> PathBuf {
+    PathBuf::from(format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH))
+}
+
 /// How to start a relay.
 #[derive(Clone, Debug)]
 pub struct Launch {
