@@ -174,6 +174,8 @@ step "build" cargo build --locked --bin outbox-relay || finish
 export OUTBOX_RELAY_BIN="${OUTBOX_RELAY_BIN:-$target/debug/outbox-relay}"
 export OUTBOX_MUTANT_BIN="${OUTBOX_MUTANT_BIN:-$target/mutants/outbox-relay}"
 if [ "$slow" = yes ]; then
+    step "build the version before" tests/before.sh
+    export OUTBOX_BEFORE_BIN="${OUTBOX_BEFORE_BIN:-$target/before/outbox-relay}"
     tests "slow tests" cargo_test -- --ignored "$@"
 else
     tests "tests" cargo_test -- "$@"

@@ -36,6 +36,7 @@ mod recovery;
 mod replicas;
 mod returns;
 mod rights;
+mod rolling_update;
 mod scene;
 mod shared_lanes;
 mod stage;

@@ -101,7 +101,11 @@ impl Scene {
     /// On any services. The rows take the default way: `amq.topic` with the topic as routing key,
     /// or the Kafka topic of that name.
     pub async fn at(database_url: &str, broker: Broker) -> Result<Self> {
-        let database = Database::migrated_on(database_url).await?;
+        Self::on(Database::migrated_on(database_url).await?, broker).await
+    }
+
+    /// On a database whose schema is there.
+    pub async fn on(database: Database, broker: Broker) -> Result<Self> {
         let topic = match &broker {
             Broker::Rabbitmq(rabbit) => {
                 let topic = rabbit.unique("scene");
