@@ -18,6 +18,9 @@ use crate::summary::Summary;
 /// After a round nothing may come for so long before it is judged.
 const QUIET: Duration = Duration::from_millis(400);
 
+/// Settling that takes longer is worth a look at what the relays said.
+const SLOW_MS: u128 = 10_000;
+
 /// See the module.
 pub struct Campaign {
     stage: Stage,
@@ -73,6 +76,9 @@ impl Campaign {
         self.settle().await?;
         let settled_ms = begun.elapsed().as_millis() - played_ms;
         println!("{number} took {played_ms} ms and settled in {settled_ms} ms");
+        if settled_ms > SLOW_MS {
+            self.tell_logs();
+        }
         // Promise 5: what was in flight at each interruption of a relay may come again. Lanes change owners, too.
         let clean = batch.iter().all(|fault| fault.kind == Kind::CleanRestart);
         let interruptions = self.stage.relays.len() + self.stage.interruptions() - before;
@@ -115,14 +121,18 @@ impl Campaign {
         Ok(())
     }
 
+    fn tell_logs(&self) {
+        for (number, relay) in self.stage.relays.iter().enumerate() {
+            println!("--- the end of the log of relay {number} ---\n{}", relay.log());
+        }
+    }
+
     /// The result, and what is needed to look into a failure.
     pub fn tell(&self, seed: u64, kept: bool) {
         print!("{}", self.summary.table());
         if !kept {
             println!("seed {seed}; the schedule is in {}", self.record.display());
-            for (number, relay) in self.stage.relays.iter().enumerate() {
-                println!("--- the end of the log of relay {number} ---\n{}", relay.log());
-            }
+            self.tell_logs();
             for breach in self.breaches.iter().take(20) {
                 println!("broken: {breach}");
             }
