@@ -57,7 +57,7 @@ impl Supervisor {
                     connected_before = true;
                     let since = Instant::now();
                     self.serve(&session).await;
-                    if was_stable(since.elapsed(), wait) {
+                    if session.has_answered() || was_stable(since.elapsed(), wait) {
                         backoff.reset();
                     }
                 }
@@ -189,8 +189,8 @@ impl Supervisor {
     }
 }
 
-/// A connection that outlived the wait before it was no failed try. Else a link that breaks every few seconds would
-/// be waited for longer and longer, although rows flow each time.
+/// A connection that outlived the wait before it was no failed try, and neither was one on which the broker answered
+/// for a row. Else a link that breaks every few seconds would be waited for longer and longer, although rows flow.
 fn was_stable(lived: Duration, waited: Duration) -> bool {
     lived >= waited.clamp(FLEETING, STABLE)
 }

@@ -4,7 +4,7 @@
 //! nothing while the broker blocks the connection. A session ends once, for one reason (`fail`), and then its
 //! socket is dead before anybody is told.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -97,6 +97,7 @@ pub(crate) struct Session {
     ended: CancellationToken,
     why: OnceLock<String>,
     blocked: watch::Sender<bool>,
+    answered: AtomicBool,
     frame_bytes_max: usize,
     message_bytes_max: AtomicUsize,
     ask_ms: u64,
@@ -134,6 +135,7 @@ impl Session {
             ended: CancellationToken::new(),
             why: OnceLock::new(),
             blocked: watch::Sender::new(false),
+            answered: AtomicBool::new(false),
             frame_bytes_max,
             message_bytes_max: AtomicUsize::new(config.message_bytes_max()),
             ask_ms,
@@ -190,6 +192,16 @@ impl Session {
     /// Whether the connection stands, blocked or not.
     pub(crate) fn alive(&self) -> bool {
         !self.ended.is_cancelled() && self.connection.status().connected()
+    }
+
+    /// The broker confirmed or refused a row.
+    pub(crate) fn note_answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the broker has answered for a row.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_blocked(&self, blocked: bool) {

@@ -153,6 +153,9 @@ fn judge(session: &Session, jobs: &[Job], answers: Vec<Option<Answer>>) -> Repor
         }
         signals.push(signal);
     }
+    if signals.iter().any(|signal| matches!(signal, Signal::Ack | Signal::Nack)) {
+        session.note_answer();
+    }
     if unconfirmed_channel {
         session.fail("a channel was not in confirm mode");
     }

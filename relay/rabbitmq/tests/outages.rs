@@ -160,6 +160,30 @@ async fn f65_cuts_are_survived_without_a_loss() {
     rig.publisher.stop(1_000).await;
 }
 
+/// Failure 65: a link that breaks right after each confirm is not waited for longer and longer. Nine waits that double
+/// from 200 ms on are 100 s together, nine first ones 2 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f65_a_link_on_which_rows_flow_comes_back_soon_each_time() {
+    let broker = Broker::connect(&url()).await;
+    let exchange = broker.exchange().await;
+    broker.queue(&exchange, "#", &[]).await;
+    let proxy = Proxy::start(&url()).await;
+    let mut rig = Rig::up(&proxy.url, |options| options.channels = 1).await;
+    let to = address(&exchange, "k");
+    let mut away = Duration::ZERO;
+    for seq in 0..9 {
+        assert_eq!(rig.one(row(seq, &seq.to_string()), &to).await, Outcome::Confirmed);
+        proxy.set(Mode::Cut);
+        rig.link(|link| matches!(link, Link::Down { .. })).await;
+        proxy.set(Mode::Pass);
+        let since = Instant::now();
+        rig.link(Link::is_up).await;
+        away += since.elapsed();
+    }
+    assert!(away < Duration::from_secs(50), "waited {away:?}");
+    rig.publisher.stop(1_000).await;
+}
+
 /// Rows handed over while the broker is away go straight back, and stopping does not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_absent_broker_means_not_sent() {
