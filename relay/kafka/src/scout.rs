@@ -54,7 +54,7 @@ impl Scout {
         let scout = Self {
             settings: settings.clone(),
             admin: settings.admin.create().map_err(ConfigError::from_kafka)?,
-            runtime: tokio::runtime::Builder::new_current_thread().build().map_err(thread_fault)?,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(thread_fault)?,
             inbox: Arc::clone(inbox),
             answer_max: Duration::from_millis(settings.confirm_timeout_ms.clamp(1_000, ANSWER_MAX_MS)),
             answered: false,
@@ -134,8 +134,13 @@ impl Scout {
     fn limits(&self, name: &str) -> Limits {
         let resource = [ResourceSpecifier::Topic(name)];
         let options = AdminOptions::new().request_timeout(Some(self.answer_max));
-        let described = self.runtime.block_on(self.admin.describe_configs(&resource, &options));
-        let Some(Ok(config)) = described.ok().and_then(|mut all| all.pop()) else {
+        // librdkafka ends a request in time; the thread must not depend on it.
+        let asking = async {
+            let asked = self.admin.describe_configs(&resource, &options);
+            tokio::time::timeout(self.answer_max * 2, asked).await
+        };
+        let described = self.runtime.block_on(asking).ok().and_then(Result::ok);
+        let Some(Ok(config)) = described.and_then(|mut all| all.pop()) else {
             debug!(sink = "kafka", destination = name, "the topic's limits cannot be seen; its keys go strictly");
             return Limits::default();
         };
