@@ -61,6 +61,9 @@ async fn run(options: &Options) -> Result<bool> {
     let stage = Stage::set(options, seed, lease_ms).await?;
     let mut campaign = Campaign::new(stage, schedule, record, options.round);
     let kept = campaign.play(options).await?;
+    if !kept {
+        campaign.keep_evidence().await?;
+    }
     campaign.tell(seed, kept);
     Ok(kept)
 }

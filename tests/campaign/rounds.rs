@@ -1,5 +1,6 @@
 //! Batch after batch of faults, judged after each, and everything judged after each round.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -118,6 +119,25 @@ impl Campaign {
         if self.breaches.is_empty() {
             self.stage.forget().await?;
         }
+        Ok(())
+    }
+
+    /// Writes down what a breach can be looked into with: arrivals in their order, the journal, the table.
+    pub async fn keep_evidence(&mut self) -> Result<()> {
+        let (journal, _, arrivals) = self.stage.notes.copy();
+        let mut text = String::new();
+        for seen in &arrivals {
+            let key = seen.arrival.content.key.as_deref().unwrap_or("-");
+            writeln!(text, "arrived {} {} {key} redelivered={}", seen.at_ms, seen.arrival.id, seen.redelivered)?;
+        }
+        for entry in &journal {
+            let key = entry.content.key.as_deref().unwrap_or("-");
+            writeln!(text, "wrote {} {key} {} {:?}", entry.id, entry.number, entry.outcome)?;
+        }
+        text += &self.stage.rows().await?;
+        let file = self.record.with_extension("evidence");
+        std::fs::write(&file, text)?;
+        println!("evidence is in {}", file.display());
         Ok(())
     }
 

@@ -48,7 +48,7 @@ impl Kind {
     const ALL: [(Self, &'static str, u32, u64, u64); 29] = [
         (Self::Kill9, "kill9", 14, 0, 400),
         (Self::CrashPoint, "crash-point", 14, 1_500, 3_000),
-        (Self::Pause, "pause", 8, 1_100, 3_000),
+        (Self::Pause, "pause", 8, 1_100, 9_000),
         (Self::CleanRestart, "clean-restart", 5, 0, 200),
         (Self::ClockSkew, "clock-skew", 6, 1_000, 3_000),
         (Self::OtherVersion, "other-version", 6, 1_000, 3_000),

@@ -199,6 +199,15 @@ impl Stage {
         rows.iter().map(|row| Ok((row.try_get(0)?, Stored { sent: row.try_get(1)? }))).collect()
     }
 
+    /// The table in words, for whoever looks into a breach.
+    pub async fn rows(&mut self) -> Result<String> {
+        let sql = "SELECT format('row seq=%s tx=%s lane=%s %s %s created=%s sent=%s', seq, tx, lane, idempotency_key,
+                                 coalesce(ordering_key, '-'), created_at, sent_at) FROM outbox.message ORDER BY seq";
+        let rows = self.client().await?.query(sql, &[]).await?;
+        let lines: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+        Ok(lines.join("\n"))
+    }
+
     /// As retention would: what was judged leaves the table.
     pub async fn forget(&mut self) -> Result<()> {
         self.client().await?.execute("DELETE FROM outbox.message WHERE sent_at IS NOT NULL", &[]).await?;
