@@ -202,6 +202,8 @@ impl Kafka {
             .set("enable.auto.commit", "false")
             .set("fetch.wait.max.ms", "20")
             .set("isolation.level", "read_committed")
+            // A broker that has just come back may not know its own end yet. The default skips to the end then.
+            .set("auto.offset.reset", "earliest")
             .create()?;
         let mut assignment = TopicPartitionList::new();
         for partition in &partitions {
