@@ -1,7 +1,10 @@
 //! Where the relay tells what it does, so that metrics live in one place and the core knows none of them.
 
 use crate::address::{Address, Sink};
+use crate::clock::Millis;
 use crate::intake::Taken;
+use crate::lane::Answered;
+use crate::outcome::Outcome;
 use crate::reason::Reason;
 
 /// Which service a connection leads to.
@@ -27,6 +30,8 @@ pub trait Observer: Send + Sync + 'static {
     fn published(&self, address: &Address, bytes: usize, publish_seconds: f64, delivery_seconds: f64) {}
     fn publish_failed(&self, sink: Sink, reason: Reason, publish_seconds: f64) {}
     fn unknown(&self, sink: Sink) {}
+    /// A sink answered for a row, at `now`; told for each row, whatever the answer.
+    fn answered(&self, answered: &Answered, outcome: &Outcome, now: Millis) {}
     /// A confirmed row is published once more, on purpose.
     fn drilled(&self, sink: Sink) {}
     fn returned(&self, sink: Sink) {}

@@ -54,6 +54,7 @@ impl<S: Session> LaneWorker<S> {
 
     fn observe(&self, answered: &Answered, outcome: &Outcome, now: Millis) {
         let observer = &self.shared.observer;
+        observer.answered(answered, outcome, now);
         let sink = answered.address.sink;
         let publish_seconds = now.since(answered.published_at) as f64 / 1_000.0;
         match outcome {
