@@ -12,7 +12,7 @@ WORKDIR /src
 COPY . .
 # Paths of the build machine stay out of the binary.
 ENV RUSTFLAGS="--remap-path-prefix=/src=. --remap-path-prefix=/usr/local/cargo=cargo" CARGO_TERM_COLOR=never
-RUN cargo build --release --locked --bin outbox-relay \
+RUN cargo build --release --locked --bin outbox-relay --features otel \
     && strip --strip-debug target/release/outbox-relay \
     && sh packaging/rootfs.sh target/release/outbox-relay /image
 

@@ -49,6 +49,7 @@ fmt: ## Format the code
 lint: ## Format check and clippy
 	cargo fmt --all -- --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features outbox-relay/otel -- -D warnings
 
 .PHONY: deny
 deny: ## Check licences, bans and sources of all packages, offline

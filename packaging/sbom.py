@@ -21,6 +21,8 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BINARY = "outbox-relay"
+# What the image and the packages are built with.
+FEATURES = "outbox-relay/otel"
 
 
 def from_header(path, pattern):
@@ -65,6 +67,7 @@ def from_cjson(folder):
 
 def metadata(target):
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
+    command += ["--features", FEATURES]
     return json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
 
 

@@ -155,6 +155,13 @@ class Packages(unittest.TestCase):
         self.assertIn(unit()["ExecStart"][0].split()[-1].lstrip("/"), targets)
         tomllib.loads(shown)
 
+    def test_what_is_shipped_has_spans_and_the_bill_says_so(self):
+        for file in ("Dockerfile", ".github/workflows/release.yml"):
+            builds = re.findall(r"cargo .*build .*--bin outbox-relay.*", (kit.ROOT / file).read_text())
+            self.assertEqual(len(builds), 1, file)
+            self.assertIn("--features otel", builds[0], file)
+        self.assertIn('FEATURES = "outbox-relay/otel"', (PACKAGING / "sbom.py").read_text())
+
     def test_a_release_must_be_named_like_its_version(self):
         cargo = tomllib.loads((kit.ROOT / "Cargo.toml").read_text())
         version = cargo["workspace"]["package"]["version"]
@@ -210,7 +217,7 @@ class Materials(unittest.TestCase):
         self.assertIn("openssl", self.components)
 
     def test_it_names_the_crates_of_the_binary_and_no_others(self):
-        for name in ("lapin", "rdkafka", "tokio", "tokio-postgres", "outbox-core"):
+        for name in ("lapin", "rdkafka", "tokio", "tokio-postgres", "outbox-core", "opentelemetry-proto"):
             self.assertIn(name, self.components)
         for name in ("outbox-tests", "outbox-relay", "cc", "syn"):
             self.assertNotIn(name, self.components)

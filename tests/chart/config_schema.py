@@ -20,6 +20,7 @@ WITHOUT = [
     ("rabbitmq", "url"),
     ("rabbitmq", "url_file"),
     ("kafka", "properties_file"),
+    ("otel", "headers"),
 ]
 # What the chart refuses and the relay refuses only when it starts, or does not.
 NARROWER = {

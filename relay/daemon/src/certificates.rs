@@ -131,6 +131,11 @@ fn configured(configuration: &config::Relay) -> impl Iterator<Item = Watched> {
         ("ca", "ssl.ca.location", property("ssl.ca.location")),
         ("client", "ssl.certificate.location", property("ssl.certificate.location")),
     ];
+    let otel = configuration.otel.as_ref();
+    let otel = [
+        ("ca", "otel.ca_file", otel.and_then(|otel| otel.ca_file.as_ref())),
+        ("client", "otel.certificate_file", otel.and_then(|otel| otel.identity.as_ref()).map(|own| &own.certificate)),
+    ];
     let of = |peer, (certificate, setting, path): (_, _, Option<PathBuf>)| {
         let labels = CertificateLabels { peer, certificate };
         path.map(|path| Watched { labels, setting, path, looking: None, failing: false })
@@ -139,5 +144,6 @@ fn configured(configuration: &config::Relay) -> impl Iterator<Item = Watched> {
     let postgres = postgres.map(cloned).map(|file| of("postgres", file));
     let rabbitmq = rabbitmq.map(cloned).map(|file| of("rabbitmq", file));
     let kafka = kafka.map(|file| of("kafka", file));
-    postgres.into_iter().chain(rabbitmq).chain(kafka).flatten()
+    let otel = otel.map(cloned).map(|file| of("otlp", file));
+    postgres.into_iter().chain(rabbitmq).chain(kafka).chain(otel).flatten()
 }

@@ -24,6 +24,7 @@ Examples:
 
 Environment:
   DATABASE_URL, AMQP_URL, KAFKA_BROKERS   the services
+  OTEL_EXPORTER_OTLP_ENDPOINT             where spans go; other variables of OpenTelemetry stand in README.md
   OUTBOX__SECTION__KEY                    any key of the configuration, such as OUTBOX__LEASE__TTL_MS
   CREDENTIALS_DIRECTORY                   set by systemd: files database-url, amqp-url, kafka-properties
   NO_COLOR                                no colours in log lines

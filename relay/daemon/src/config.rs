@@ -14,6 +14,7 @@ mod intakes;
 mod keys;
 mod kind;
 mod layers;
+mod otel;
 mod problem;
 mod reader;
 mod routes;
@@ -38,6 +39,7 @@ pub use intakes::SourceTable;
 #[cfg(test)]
 pub use keys::{KEYS, ROUTE, SOURCE};
 pub use layers::Sources;
+pub use otel::Otel;
 pub use outbox_postgres::Database;
 pub use problem::ConfigurationError;
 pub use schema::schema;
@@ -83,6 +85,8 @@ pub struct Relay {
     pub tables: Vec<SourceTable>,
     /// `None`: no endpoint.
     pub admin_listen: Option<SocketAddr>,
+    /// `None`: no spans.
+    pub otel: Option<Otel>,
     pub log: Log,
 }
 
@@ -116,6 +120,7 @@ pub fn for_relay(sources: &Sources) -> Result<Relay, ConfigurationError> {
     let brokers = Brokers::read(&mut reader, &settings);
     let route_tables = RouteTables::read(&mut reader);
     let admin_listen = admin_listen(&mut reader);
+    let otel = otel::read(&mut reader);
     let log = log(&mut reader);
     let asked = Brokers::asked(&mut reader);
     if asked.is_empty() {
@@ -125,7 +130,7 @@ pub fn for_relay(sources: &Sources) -> Result<Relay, ConfigurationError> {
     let routes = if asked.is_empty() { None } else { route_tables.for_brokers(&mut reader, &asked) };
     let (database, routes) = reader.finish((database, routes))?;
     let (Some(database), Some(routes)) = (database, routes) else { return Err(ConfigurationError(Vec::new())) };
-    Ok(Relay { database, brokers, routes, settings, tables, admin_listen, log })
+    Ok(Relay { database, brokers, routes, settings, tables, admin_listen, otel, log })
 }
 
 /// What would be used, for printing. A broker or a database need not be there.
@@ -144,7 +149,7 @@ pub fn effective(sources: &Sources) -> Result<Effective, ConfigurationError> {
     if !asked.is_empty() {
         let _ = tables.for_brokers(&mut reader, &asked);
     }
-    let _ = (intakes::read(&mut reader), admin_listen(&mut reader), log(&mut reader));
+    let _ = (intakes::read(&mut reader), admin_listen(&mut reader), otel::read(&mut reader), log(&mut reader));
     reader.finish(Effective::new(merged))
 }
 

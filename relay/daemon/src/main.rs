@@ -16,6 +16,8 @@ mod exit;
 mod health;
 mod logging;
 mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
 mod output;
 mod publishers;
 mod sampler;

@@ -1,4 +1,4 @@
-//! All metrics of the relay, defined here and in the three files below, in a registry of their own.
+//! All metrics of the relay, defined here and in the files below, in a registry of their own.
 //!
 //! Guaranteed: names, labels and units are a contract; every label value that can be known at start has its series
 //! from the start, so that a first increase is seen; label sets are closed, and destinations are capped.
@@ -8,6 +8,7 @@
 mod certificates;
 mod flow;
 mod intakes;
+mod spans;
 mod state;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 pub use certificates::{CertificateLabels, Certificates};
 pub use flow::Flow;
+pub use spans::Spans;
 pub use state::{State, StateSample};
 
 /// The registry and what is in it.
@@ -30,6 +32,9 @@ pub struct Metrics {
     pub state: State,
     /// Takes the ends of certificates.
     pub certificates: Certificates,
+    /// Counts what becomes of spans.
+    #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "a build without spans only registers them"))]
+    pub spans: Spans,
     pool: IntGaugeVec,
     listener: IntGauge,
 }
@@ -51,6 +56,7 @@ impl Metrics {
         let state = State::new(stale_after_ms)?;
         registry.register(Box::new(state.clone()))?;
         let certificates = Certificates::new(&registry)?;
+        let spans = Spans::new(&registry)?;
         let pool = Opts::new("outbox_db_pool_connections", "Database connections of this relay, by state.");
         let pool = registered(&registry, IntGaugeVec::new(pool, &["state"])?)?;
         let listener = IntGauge::new("outbox_listener_connected", "Whether the connection for notifications is up.")?;
@@ -59,7 +65,7 @@ impl Metrics {
         let build = registered(&registry, IntGaugeVec::new(build, &["version"])?)?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
-        let metrics = Self { registry, flow, state, certificates, pool, listener };
+        let metrics = Self { registry, flow, state, certificates, spans, pool, listener };
         metrics.pool_connections(0, 0);
         metrics.listener_connected(false);
         Ok(metrics)

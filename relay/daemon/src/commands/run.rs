@@ -49,8 +49,19 @@ pub async fn run(sources: &Sources, arguments: &cli::Run, stop: &Stop) -> Outcom
     // From the start: a certificate that has ended may be why the database is away.
     let certificates = Certificates::new(&configuration, parts.metrics.clone());
     let certificates = tokio::spawn(certificates.run(stop.clone()));
+    #[cfg(feature = "otel")]
+    let spans = configuration.otel.as_ref().map(|otel| {
+        let grace = Duration::from_millis(configuration.settings.relay.shutdown_grace_ms);
+        let (recorder, spans) = crate::otel::start(otel, relay_id, parts.metrics.spans.clone(), stop.clone(), grace);
+        parts.metrics.flow.record(recorder);
+        spans
+    });
     let ended = parts.work(configuration, relay_id, arguments, &stop).await;
     certificates.abort();
+    #[cfg(feature = "otel")]
+    if let Some(spans) = spans {
+        spans.finish().await;
+    }
     drop(manager);
     if let Some(admin) = admin {
         admin.stop().await;

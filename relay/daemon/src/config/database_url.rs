@@ -12,6 +12,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslNegotiation, TargetSessionAttrs};
 
 use super::database_tls::Written;
+use super::value::percent_decoded;
 
 /// Parameters of other tools that change nothing for us, with the values that may be left out ("" is any).
 const LEFT_OUT: [(&str, &[&str]); 10] = [
@@ -167,26 +168,6 @@ fn unquoted(value: &str) -> String {
         meant.extend(if letter == '\\' { letters.next() } else { Some(letter) });
     }
     meant
-}
-
-/// What the value of a URL stands for; what is no code stays as it is.
-fn percent_decoded(value: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = value.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| *first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The first host that is another machine, for messages.

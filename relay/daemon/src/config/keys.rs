@@ -99,6 +99,44 @@ pub const KEYS: &[Key] = &[
         .of(Kind::Whole(100, HOUR_MS)),
     key("shutdown.grace_ms", "20000", "How long a stop waits for what is in flight.").of(Kind::Whole(0, HOUR_MS)),
     key("admin.listen", "\"127.0.0.1:9645\"", "Where /metrics, /livez and /readyz listen; port 0 picks one; \"off\"."),
+    key(
+        "otel.endpoint",
+        "",
+        "Where spans go: an OTLP receiver, as http://host:4318; not set: nowhere. OTEL_EXPORTER_OTLP_ENDPOINT sets it too.",
+    ),
+    key(
+        "otel.protocol",
+        "\"http/protobuf\"",
+        "What the receiver is spoken to in. OTEL_EXPORTER_OTLP_PROTOCOL sets it too.",
+    )
+    .of(Kind::Choice(&["http/protobuf"])),
+    key(
+        "otel.headers",
+        "",
+        "Headers for the receiver, such as a token, as name=value,name=value. OTEL_EXPORTER_OTLP_HEADERS sets it too.",
+    ),
+    key("otel.headers_file", "", "A file that holds otel.headers."),
+    key(
+        "otel.ca_file",
+        "",
+        "A PEM file with the authorities to trust for https, instead of the system's. OTEL_EXPORTER_OTLP_CERTIFICATE sets it too.",
+    ),
+    key(
+        "otel.certificate_file",
+        "",
+        "A PEM file with the relay's own certificate, for a receiver that asks for one. OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE sets it too.",
+    ),
+    key(
+        "otel.key_file",
+        "",
+        "A PEM file with the key of otel.certificate_file, without a passphrase. OTEL_EXPORTER_OTLP_CLIENT_KEY sets it too.",
+    ),
+    key("otel.service_name", "\"outbox-relay\"", "The service that spans name. OTEL_SERVICE_NAME sets it too."),
+    key(
+        "otel.resource_attributes",
+        "",
+        "Further attributes of the service, as name=value,name=value. OTEL_RESOURCE_ATTRIBUTES sets it too.",
+    ),
     key("log.format", "\"text\"", "text or json, on standard error.").of(Kind::Choice(&["text", "json"])),
     key("log.level", "\"info\"", "error, warn, info, debug or trace, or a list such as info,outbox_core=debug."),
 ];

@@ -65,8 +65,19 @@ impl Sources {
 pub type Merged = BTreeMap<String, Setting>;
 
 /// What a variable that many platforms set stands for.
-const SHORT: [(&str, &str); 3] =
-    [("DATABASE_URL", "database.url"), ("AMQP_URL", "rabbitmq.url"), ("KAFKA_BROKERS", "kafka.brokers")];
+const SHORT: [(&str, &str); 11] = [
+    ("DATABASE_URL", "database.url"),
+    ("AMQP_URL", "rabbitmq.url"),
+    ("KAFKA_BROKERS", "kafka.brokers"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "otel.endpoint"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "otel.protocol"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "otel.headers"),
+    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "otel.ca_file"),
+    ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "otel.certificate_file"),
+    ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "otel.key_file"),
+    ("OTEL_SERVICE_NAME", "otel.service_name"),
+    ("OTEL_RESOURCE_ATTRIBUTES", "otel.resource_attributes"),
+];
 
 /// Files that systemd's `LoadCredential=` may bring.
 const CREDENTIALS: [(&str, &str); 3] = [
@@ -107,8 +118,9 @@ fn lay_over(merged: &mut Merged, layer: Merged, problems: &mut Vec<Problem>) {
 
 fn twin(key: &str) -> Option<String> {
     match key {
-        "database.url" | "rabbitmq.url" => Some(format!("{key}_file")),
-        _ => key.strip_suffix(".url_file").map(|section| format!("{section}.url")),
+        "database.url" | "rabbitmq.url" | "otel.headers" => Some(format!("{key}_file")),
+        "database.url_file" | "rabbitmq.url_file" | "otel.headers_file" => key.strip_suffix("_file").map(str::to_owned),
+        _ => None,
     }
 }
 

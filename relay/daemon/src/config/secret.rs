@@ -63,9 +63,19 @@ pub fn redact_url(url: &str) -> String {
 /// Whether a parameter or a librdkafka property holds a secret, judged by its name.
 pub fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
-    ["password", "secret", "token", "jaas", "key.pem", "ssl.key", "sasl.oauthbearer.config", "credential"]
-        .iter()
-        .any(|part| name.contains(part))
+    [
+        "password",
+        "secret",
+        "token",
+        "jaas",
+        "key.pem",
+        "ssl.key",
+        "sasl.oauthbearer.config",
+        "credential",
+        "otel.headers",
+    ]
+    .iter()
+    .any(|part| name.contains(part))
         && !name.ends_with(".location")
         && !name.ends_with(".url")
 }
@@ -86,6 +96,7 @@ mod tests {
             assert_eq!(redact_url(url), shown);
         }
         assert!(is_secret_name("sasl.password") && is_secret_name("ssl.key.pem") && is_secret_name("SASL.JAAS.config"));
+        assert!(is_secret_name("otel.headers"));
         assert!(!is_secret_name("compression.type") && !is_secret_name("ssl.key.location"));
     }
 }

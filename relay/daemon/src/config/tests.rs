@@ -248,6 +248,62 @@ fn commands_for_the_database_do_not_read_the_brokers_secrets() {
     assert!(error.contains("no broker is configured; set AMQP_URL or KAFKA_BROKERS"), "{error}");
 }
 
+const SPANS: [(&str, &str); 4] = [
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter2"),
+    ("OTEL_SERVICE_NAME", "shop"),
+    ("OTEL_RESOURCE_ATTRIBUTES", "service.name=other,team=a%2Cb"),
+];
+
+#[cfg(feature = "otel")]
+#[test]
+fn spans_are_configured_by_the_variables_of_opentelemetry() {
+    let file = "[otel]\nendpoint = \"http://elsewhere\"\nheaders_file = \"/nowhere\"\nservice_name = \"file\"\n";
+    let otel = relay(file, &SPANS).unwrap().otel.unwrap();
+    assert_eq!(otel.endpoint, "http://collector:4318/v1/traces");
+    assert_eq!(otel.headers["authorization"], "Bearer hunter2");
+    let resource = [("team", "a,b"), ("service.name", "shop")];
+    assert_eq!(otel.resource, resource.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert!(!format!("{otel:?}").contains("hunter2"));
+    let shown = effective(&sources(file, &[&LOCAL[..], &SPANS].concat(), &[])).unwrap();
+    assert!(
+        shown.to_toml().contains("headers = \"***\"") && !shown.to_toml().contains("hunter2"),
+        "{}",
+        shown.to_toml()
+    );
+    assert!(relay("", &SPANS[1..]).unwrap().otel.is_none(), "without an endpoint there are no spans");
+
+    let wrong = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://app:hunter2@collector:4317"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key.pem"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "team"),
+    ];
+    assert_eq!(
+        problems("", &wrong),
+        [
+            "otel.protocol ($OTEL_EXPORTER_OTLP_PROTOCOL): must be http/protobuf; it is 'grpc'",
+            "otel.endpoint ($OTEL_EXPORTER_OTLP_ENDPOINT): must be http://host:port or https://host:port, with a path where \
+             the receiver has one; a login or a token belongs in otel.headers",
+            "otel.certificate_file: otel.key_file is set, and a key needs its certificate",
+            "otel.headers ($OTEL_EXPORTER_OTLP_HEADERS): must be name=value,name=value, with a comma in a value as %2C",
+            "otel.resource_attributes ($OTEL_RESOURCE_ATTRIBUTES): must be name=value,name=value, with a comma in a value as %2C",
+        ]
+    );
+}
+
+#[cfg(not(feature = "otel"))]
+#[test]
+fn a_build_without_spans_refuses_an_endpoint_and_nothing_else_of_opentelemetry() {
+    let found = problems("", &SPANS).join("\n");
+    assert!(
+        found.starts_with("otel.endpoint ($OTEL_EXPORTER_OTLP_ENDPOINT): this outbox-relay was built without"),
+        "{found}"
+    );
+    assert!(relay("", &SPANS[1..]).unwrap().otel.is_none());
+}
+
 #[test]
 fn the_default_file_is_a_valid_file() {
     let text = default_file();

@@ -120,6 +120,26 @@ pub fn size_bytes(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
+/// What a percent-encoded value stands for; what is no code stays as it is.
+pub fn percent_decoded(value: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = value.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn split_unit(text: &str) -> Option<(u64, &str)> {
     let at = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at(at);

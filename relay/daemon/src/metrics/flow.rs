@@ -50,7 +50,15 @@ pub struct Flow {
     reconnects: IntCounterVec,
     wakeups: IntCounterVec,
     intakes: Intakes,
+    listeners: Listeners,
+}
+
+/// Who hears of it beside the counters.
+#[derive(Default)]
+struct Listeners {
     progress: RwLock<Option<Arc<Progress>>>,
+    #[cfg(feature = "otel")]
+    spans: std::sync::OnceLock<crate::otel::Recorder>,
 }
 
 impl Flow {
@@ -126,7 +134,7 @@ impl Flow {
             reconnects: counters("outbox_reconnects_total", "Connections made again.", &["peer"])?,
             wakeups: counters("outbox_wakeups_total", "What made a lane look for rows.", &["source"])?,
             intakes: Intakes::new(registry, intakes)?,
-            progress: RwLock::new(None),
+            listeners: Listeners::default(),
         };
         flow.begin_at_zero(sinks, destinations);
         Ok(flow)
@@ -155,9 +163,15 @@ impl Flow {
         self.reconnects.with_label_values(&[peer_label(Peer::Postgres)]).reset();
     }
 
+    /// Where answers of brokers go beside the counters; once.
+    #[cfg(feature = "otel")]
+    pub fn record(&self, recorder: crate::otel::Recorder) {
+        let _ = self.listeners.spans.set(recorder);
+    }
+
     /// Where the loop's heartbeat goes.
     pub fn beat(&self, progress: Arc<Progress>) {
-        *self.progress.write().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        *self.listeners.progress.write().unwrap_or_else(PoisonError::into_inner) = Some(progress);
     }
 }
 
@@ -187,6 +201,13 @@ impl Observer for Flow {
 
     fn unknown(&self, _sink: Sink) {
         self.unknown.inc();
+    }
+
+    #[cfg(feature = "otel")]
+    fn answered(&self, answered: &outbox_core::Answered, outcome: &outbox_core::Outcome, now: outbox_core::Millis) {
+        if let Some(recorder) = self.listeners.spans.get() {
+            recorder.record(answered, outcome, now);
+        }
     }
 
     fn drilled(&self, _sink: Sink) {
@@ -243,7 +264,7 @@ impl Observer for Flow {
     }
 
     fn progress(&self) {
-        if let Some(progress) = self.progress.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        if let Some(progress) = self.listeners.progress.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
             progress.tick();
         }
     }
