@@ -124,9 +124,10 @@ deny() {
     cargo fetch --locked && "$program" --offline check bans licenses sources
 }
 
-cargo_test() { tests/services/with.sh postgres rabbitmq kafka -- timeout "$deadline" cargo test --locked --workspace --no-fail-fast "$@"; }
+cargo_test() { tests/services/with.sh postgres rabbitmq kafka -- timeout "$deadline" cargo test --locked --workspace --features outbox-relay/otel --no-fail-fast "$@"; }
 
-# A copy of the relay that can break a rule on purpose, for the tests that must catch it.
+# A copy of the relay that can break a rule on purpose, for the tests that must catch it. It has no spans, so that what
+# such a build says of an endpoint is tested too.
 build_mutants() {
     cargo build --locked -p outbox-relay --features mutants &&
         install -D "$target/debug/outbox-relay" "$target/mutants/outbox-relay"
@@ -166,11 +167,14 @@ step "install" install_needed || finish
 if [ "$slow" = no ]; then
     step "format" cargo fmt --all -- --check
     step "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+    # Of the whole workspace, lest other features of what is shared make cargo check all of it anew.
+    step "clippy with spans" cargo clippy --locked --workspace --all-targets --features outbox-relay/otel -- -D warnings
     step "deny" deny
 fi
 # The mutants go first, since both builds write the same file; what they share is compiled once.
 step "build the mutants" build_mutants
-step "build" cargo build --locked --bin outbox-relay || finish
+# As the image has it: with spans. `cargo test` builds the same file and so names the same feature.
+step "build" cargo build --locked --bin outbox-relay --features otel || finish
 export OUTBOX_RELAY_BIN="${OUTBOX_RELAY_BIN:-$target/debug/outbox-relay}"
 export OUTBOX_MUTANT_BIN="${OUTBOX_MUTANT_BIN:-$target/mutants/outbox-relay}"
 if [ "$slow" = yes ]; then

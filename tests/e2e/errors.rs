@@ -14,6 +14,8 @@ use outbox_tests::wait::{self, SOON};
 use outbox_tests::writer::Row;
 use serde_json::json;
 
+use crate::mutants;
+
 /// Never in any output.
 const PASSWORD: &str = "hunter2";
 const HEAD: &str = "# Errors\n\nWhat `outbox-relay` says where something is wrong, in its own words, with the exit \
@@ -122,8 +124,19 @@ async fn configuration(book: &mut Book, database: &str, amqp: &str) -> Result<()
         plain.config("[[route]]\nmatch = \"*\"\nsink = \"kafka\"\n"),
     )
     .await?;
+    spans(book, base()).await?;
     let file = base().env("OUTBOX__DATABASE__URL_FILE", "/nonexistent/url");
     book.command("A secret's file that is not there", file).await
+}
+
+async fn spans(book: &mut Book, base: Launch) -> Result<()> {
+    let to = |endpoint: &str| base.clone().env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+    book.command("An endpoint for spans with a login", to(&format!("http://app:{PASSWORD}@collector:4318"))).await?;
+    let grpc = to("http://collector:4317").env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    book.command("Spans by gRPC", grpc.env("OTEL_EXPORTER_OTLP_HEADERS", PASSWORD)).await?;
+    // The mutants' build has none.
+    let without = mutants::mutant(&to("http://collector:4318"), "none")?;
+    book.command("An endpoint for spans in a build without them", without).await
 }
 
 async fn services_that_refuse(book: &mut Book, place: &Database, rabbit: &Rabbit) -> Result<()> {

@@ -39,5 +39,6 @@ mod rights;
 mod rolling_update;
 mod scene;
 mod shared_lanes;
+mod spans;
 mod stage;
 mod structure;

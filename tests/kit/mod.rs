@@ -26,6 +26,7 @@ pub mod proxy;
 
 pub mod certificates;
 pub mod metrics;
+pub mod otlp;
 pub mod own_services;
 pub mod relay;
 pub mod tls_postgres;

@@ -127,7 +127,7 @@ impl Launch {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().with_context(|| {
-            format!("starting {}; build it with: cargo build --bin outbox-relay", self.binary.display())
+            format!("starting {}; build it with: cargo build --bin outbox-relay --features otel", self.binary.display())
         })?;
         let pid = child.id().context("the process ended before it began")?;
         let stdout = Output::follow(child.stdout.take().context("no standard output")?);
