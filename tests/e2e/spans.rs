@@ -2,10 +2,12 @@
 //! delivery, whatever the receiver does.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use outbox_tests::certificates::Authority;
 use outbox_tests::otlp::{Mode, Receiver, Span, SpanKind, StatusCode, attribute, hex};
+use outbox_tests::proxy::Direction;
 use outbox_tests::relay::{Launch, Relay};
 use outbox_tests::wait::{self, SOON};
 use outbox_tests::writer::Row;
@@ -172,6 +174,28 @@ async fn a_row_that_comes_back_has_spans_of_errors_until_it_goes() -> Result<()>
     Ok(())
 }
 
+#[tokio::test]
+async fn a_row_without_an_answer_has_a_span_that_says_so() -> Result<()> {
+    let mut scene = Scene::rabbitmq().await?;
+    let receiver = Receiver::start().await?;
+    let proxy = scene.broker_proxy().await?;
+    let launch = scene.launch_at(scene.database.url(), &proxy.address).env("OUTBOX__CONFIRM__TIMEOUT_MS", "1000");
+    let mut relay = with_spans(launch, &receiver).start()?;
+    // Every channel is open before the broker falls silent.
+    scene.commit(200, 200).await?;
+    scene.wait_sent(200, SOON).await?;
+    proxy.drop_bytes(Direction::Replies);
+    traced(&mut scene).await?;
+    let spans = receiver.wait_spans(1, SOON).await?;
+    must_say(&spans[0], "unknown");
+    proxy.heal();
+    proxy.cut();
+    scene.finish(10).await?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    must_be_ok(receiver.spans().last().context("no span")?);
+    Ok(())
+}
+
 /// A compacted topic takes no record without key, which is the row's own fault.
 #[tokio::test]
 async fn spans_number_the_attempts_of_a_row() -> Result<()> {
@@ -270,41 +294,76 @@ async fn a_receiver_that_is_away_or_refuses_is_told_of_once_and_gets_spans_later
     Ok(())
 }
 
+/// A folder of files for the relay, which goes with it.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("outbox-spans-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir(&folder)?;
+        Ok(Self(folder))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.0.join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.to_str().context("the folder's name is no text")?.to_owned())
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One traced row under this environment: its span comes, or the relay says why it cannot.
+async fn expect(scene: &mut Scene, receiver: &Receiver, env: &[(&str, &String)], refused: Option<&str>) -> Result<()> {
+    let before = receiver.spans().len();
+    traced(scene).await?;
+    let launch = with_spans(scene.launch(), receiver);
+    let mut relay = env.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value)).start()?;
+    scene.wait_all_sent(SOON).await?;
+    match refused {
+        Some(words) => {
+            let line = relay.wait_log(TOLD, SOON).await?;
+            ensure!(line.contains(words), "{line}");
+        }
+        None => must_be_ok(receiver.wait_spans(before + 1, SOON).await?.last().context("no span")?),
+    }
+    for (certificate, variable) in [("ca", CA), ("client", CERTIFICATE)] {
+        let labels = [("peer", "otlp"), ("certificate", certificate)];
+        let ends = relay.metrics().await?.value("outbox_certificate_not_after_timestamp_seconds", &labels);
+        ensure!(ends.is_some() == env.iter().any(|(name, _)| *name == variable), "{certificate}: {ends:?}");
+    }
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    assert_eq!(receiver.spans().len(), before + usize::from(refused.is_none()));
+    Ok(())
+}
+
+const CA: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
+const CERTIFICATE: &str = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE";
+const KEY: &str = "OTEL_EXPORTER_OTLP_CLIENT_KEY";
+
 #[tokio::test]
 async fn spans_go_over_tls_to_a_receiver_that_can_be_believed() -> Result<()> {
-    let (authority, other) = (Authority::new("authority")?, Authority::new("other")?);
-    let receiver = Receiver::start_tls(&authority.server(&["127.0.0.1"])?).await?;
+    let (authority, other, files) = (Authority::new("authority")?, Authority::new("other")?, Files::new()?);
+    let (right, wrong) = (files.write("right", &authority.pem())?, files.write("wrong", &other.pem())?);
+    let server = authority.server(&["127.0.0.1"])?;
     let mut scene = Scene::rabbitmq().await?;
-    let folder = std::env::temp_dir();
-    let file = |name: &str, authority: &Authority| -> Result<String> {
-        let path = folder.join(format!("outbox-spans-{name}-{}.pem", uuid::Uuid::new_v4().simple()));
-        std::fs::write(&path, authority.pem())?;
-        Ok(path.to_str().context("the folder's name is no text")?.to_owned())
-    };
-    let (right, wrong) = (file("right", &authority)?, file("wrong", &other)?);
+
+    let receiver = Receiver::start_tls(&server, None).await?;
     let untrusted = "the receiver's certificate is not trusted: no authority in otel.ca_file";
-    for (roots, variable, refused) in [
-        (&wrong, "OTEL_EXPORTER_OTLP_CERTIFICATE", Some(untrusted)),
-        (&wrong, "SSL_CERT_FILE", Some("no authority in the system's trust store signed it")),
-        (&right, "OTEL_EXPORTER_OTLP_CERTIFICATE", None),
-        (&right, "SSL_CERT_FILE", None),
-    ] {
-        let before = receiver.spans().len();
-        traced(&mut scene).await?;
-        let mut relay = with_spans(scene.launch(), &receiver).env(variable, roots).start()?;
-        scene.wait_all_sent(SOON).await?;
-        match refused {
-            Some(words) => {
-                let line = relay.wait_log(TOLD, SOON).await?;
-                ensure!(line.contains(words), "{line}");
-            }
-            None => must_be_ok(receiver.wait_spans(before + 1, SOON).await?.last().context("no span")?),
-        }
-        assert_eq!(relay.stop(SOON).await?, Some(0));
-        assert_eq!(receiver.spans().len(), before + usize::from(refused.is_none()));
-    }
-    scene.finish(0).await?;
-    std::fs::remove_file(right)?;
-    std::fs::remove_file(wrong)?;
-    Ok(())
+    expect(&mut scene, &receiver, &[(CA, &wrong)], Some(untrusted)).await?;
+    let untrusted = "no authority in the system's trust store signed it";
+    expect(&mut scene, &receiver, &[("SSL_CERT_FILE", &wrong)], Some(untrusted)).await?;
+    expect(&mut scene, &receiver, &[(CA, &right)], None).await?;
+    expect(&mut scene, &receiver, &[("SSL_CERT_FILE", &right)], None).await?;
+
+    let receiver = Receiver::start_tls(&server, Some(&authority)).await?;
+    let own = authority.client("relay")?;
+    let (certificate, key) = (files.write("certificate", &own.certificate)?, files.write("key", &own.key)?);
+    expect(&mut scene, &receiver, &[(CA, &right)], Some("")).await?;
+    expect(&mut scene, &receiver, &[(CA, &right), (CERTIFICATE, &certificate), (KEY, &key)], None).await?;
+    scene.finish(0).await.map(|_| ())
 }

@@ -19,12 +19,13 @@ use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::Issued;
+use crate::certificates::{Authority, Issued};
 use crate::wait;
 
 /// What it does with requests.
@@ -72,16 +73,26 @@ impl Receiver {
         Self::listen(None).await
     }
 
-    /// On a free port, over TLS with this certificate.
+    /// On a free port, over TLS with this certificate; with `clients` nobody gets in without one of theirs.
     ///
     /// # Errors
-    /// When no port can be bound, or the certificate cannot be used.
-    pub async fn start_tls(issued: &Issued) -> Result<Self> {
+    /// When no port can be bound, or a certificate cannot be used.
+    pub async fn start_tls(issued: &Issued, clients: Option<&Authority>) -> Result<Self> {
         let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes())?];
         let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
         let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let config = config.with_no_client_auth().with_single_cert(chain, key)?;
+        let builder =
+            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(CertificateDer::from_pem_slice(clients.pem().as_bytes())?)?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let config = builder.with_single_cert(chain, key)?;
         Self::listen(Some(TlsAcceptor::from(Arc::new(config)))).await
     }
 
