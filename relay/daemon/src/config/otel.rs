@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use outbox_tls::Identity;
 use secrecy::ExposeSecret as _;
 

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_TYPE, HOST};
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -107,7 +107,7 @@ impl Receiver {
     /// Keeps the connection if all went well.
     async fn exchange(&mut self, mut open: Connection, body: Bytes) -> Result<u64, PostError> {
         let mut request = Request::new(Full::new(body));
-        *request.method_mut() = axum::http::Method::POST;
+        *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::try_from(self.endpoint.path()).map_err(io::Error::other)?;
         *request.headers_mut() = self.headers.clone();
         open.ready().await?;
