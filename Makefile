@@ -61,6 +61,11 @@ chart: ## Check Helm chart, alerts, dashboard and systemd unit
 	tests/services/install.sh chart
 	tests/chart/run.sh
 
+.PHONY: installed
+installed: ## Build the image and the Debian package, and run both (as root, minutes)
+	tests/services/install.sh build postgres rabbitmq installed
+	tests/services/with.sh postgres rabbitmq -- tests/installed/run.sh
+
 .PHONY: services
 services: ## Start PostgreSQL, RabbitMQ and Kafka and show how to use them
 	@tests/services/up.sh

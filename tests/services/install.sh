@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded] [examples] [chart]: says which of Debian's packages
-# are missing and installs only those. With nothing named: build, postgres and rabbitmq.
+# install.sh [build] [postgres] [rabbitmq] [kafka] [embedded] [examples] [chart] [installed]: says which of Debian's
+# packages are missing and installs only those. With nothing named: build, postgres and rabbitmq.
 # NO_INSTALL=1 only checks, and fails with the list.
 #
 # Debian starts the services of the packages it installs, and makes a database cluster. Both
@@ -53,7 +53,19 @@ needs() {
         # For systemd-analyze only; nothing of it is started.
         need 'command -v systemd-analyze' systemd
         ;;
-    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka, embedded, examples and chart" ;;
+    installed)
+        need 'command -v buildah' buildah
+        need 'command -v podman' podman
+        # crun does not start where both generations of cgroups are mounted.
+        need 'command -v runc' runc
+        need 'command -v debootstrap' debootstrap
+        need 'command -v systemd-nspawn' systemd-container
+        need 'command -v dpkg-shlibdeps' dpkg-dev
+        need '/usr/bin/python3 -c "import psycopg"' python3-psycopg
+        need '/usr/bin/python3 -c "import pika"' python3-pika
+        need '/usr/bin/python3 -c "import pytest"' python3-pytest
+        ;;
+    *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka, embedded, examples, chart and installed" ;;
     esac
 }
 
