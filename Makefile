@@ -62,7 +62,7 @@ chart: ## Check Helm chart, alerts, dashboard and systemd unit
 	tests/chart/run.sh
 
 .PHONY: installed
-installed: ## Build the image and the Debian package, and run both (as root, minutes)
+installed: ## Build and run the image and the Debian package, install the chart (as root, minutes)
 	tests/services/install.sh build postgres rabbitmq installed
 	tests/services/with.sh postgres rabbitmq -- tests/installed/run.sh
 

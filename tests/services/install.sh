@@ -61,9 +61,13 @@ needs() {
         need 'command -v debootstrap' debootstrap
         need 'command -v systemd-nspawn' systemd-container
         need 'command -v dpkg-shlibdeps' dpkg-dev
+        need 'command -v etcd' etcd-server
+        need 'command -v openssl' openssl
         need '/usr/bin/python3 -c "import psycopg"' python3-psycopg
         need '/usr/bin/python3 -c "import pika"' python3-pika
         need '/usr/bin/python3 -c "import pytest"' python3-pytest
+        need '/usr/bin/python3 -c "import yaml"' python3-yaml
+        need 'python3 -c "import ensurepip"' python3-venv
         ;;
     *) die "unknown part '$1'; known are build, postgres, rabbitmq, kafka, embedded, examples, chart and installed" ;;
     esac
