@@ -20,6 +20,8 @@ fi
 
 cd "$REPO_ROOT"
 cargo fetch --locked </dev/null >&2
+# What earlier builds left without a name.
+"$engine" podman image prune --force >/dev/null
 say "building $name with buildah (minutes)"
 # The cache of crates lies under an overlay: what the build writes there is gone with it.
 "$engine" buildah build --quiet --runtime runc --network none --timestamp 0 --build-arg "BASE=$base" \

@@ -14,7 +14,10 @@ store="$TARGET_DIR/installed/containers"
 
 # Containers are gone with their tests; what a killed run left is removed too, and nothing stays mounted.
 finish() {
-    [ ! -d "$store" ] || ./engine.sh podman rm --all --force --time 0 >/dev/null || true
+    if [ -d "$store" ]; then
+        ./engine.sh podman rm --all --force --time 0 >/dev/null || true
+        ./engine.sh buildah rm --all >/dev/null || true
+    fi
     awk -v below="$TARGET_DIR/installed/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | tac |
         while read -r mount; do umount "$mount" || true; done
 }
