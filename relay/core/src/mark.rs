@@ -18,6 +18,9 @@ use crate::source::{Lease, MarkOrder, Session, SourceError};
 const MARK_ROWS_MAX: usize = 2_000;
 /// Before a mark that the database asked to repeat, in milliseconds.
 const AGAIN_MS: u64 = 20;
+/// After a mark of few rows the next one waits, in milliseconds, so that a trickle does not cost a commit a row.
+const REST_MS: u64 = 5;
+const FEW_ROWS: usize = 64;
 
 /// What became of rows handed over for marking.
 pub(crate) enum Marked {
@@ -67,6 +70,10 @@ impl<S: Session> Marker<S> {
                 orders.push(next);
             }
             self.run_once(orders, rows).await?;
+            // Where rows wait for `in_flight_max`, they wait for marks.
+            if rows < FEW_ROWS && self.shared.in_flight.available_permits() > 0 {
+                tokio::time::sleep(Duration::from_millis(REST_MS)).await;
+            }
         }
         Ok(())
     }
