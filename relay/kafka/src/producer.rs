@@ -29,7 +29,9 @@ use crate::message;
 
 /// How long purged records may take to report back; those that do not are answered without their report.
 const PURGE_MS: u64 = 1_000;
-const POLL_MS: u64 = 100;
+/// How often a thread that serves reports looks whether it should end. Each look costs up to a millisecond: near its
+/// deadline `BaseProducer::poll` asks again and again with what is left in whole milliseconds, none.
+const POLL_MS: u64 = 300;
 
 pub(crate) struct Line {
     swift: Polled,
