@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use outbox_tests::kafka::{Kafka, Received};
 use outbox_tests::own_services::kafka_tool;
+use outbox_tests::proxy::Direction;
 use outbox_tests::wait::{self, SOON};
 use outbox_tests::writer::Row;
 use serde_json::json;
@@ -177,4 +178,47 @@ async fn f43_rows_before_their_topic_wait_and_are_not_given_up() -> Result<()> {
 #[ignore = "slow: a topic that is made 90 seconds later"]
 async fn f43_rows_of_a_topic_that_comes_90_seconds_later_are_not_given_up() -> Result<()> {
     late_topic("f43_rows_of_a_topic_that_comes_90_seconds_later_are_not_given_up", Duration::from_secs(90)).await
+}
+
+async fn has_stored(scene: &Scene, least: usize) -> Result<bool> {
+    Ok(kafka(scene)?.stored(&scene.topic).await? >= least)
+}
+
+/// A broker takes any sequence from a producer that it does not know in a partition, so a second request must not be
+/// on its way there before the first one is answered: librdkafka may send it over another connection meanwhile.
+#[tokio::test]
+async fn a_new_producer_has_one_request_to_a_partition_under_way() -> Result<()> {
+    let test = "a_new_producer_has_one_request_to_a_partition_under_way";
+    let Some(mut scene) = Scene::new(Kind::Kafka, test).await? else { return Ok(()) };
+    let mut relay = scene.launch().start()?;
+    scene.commit(9, 9).await?;
+    scene.wait_sent(9, SOON).await?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    let records = kafka(&scene)?.reader(&scene.topic).await?.take(9, SOON).await?;
+    let of = |record: &Received| record.arrival().map(|arrival| arrival.content.key.unwrap_or_default());
+    let (known, fresh) = (of(&records[0])?, records.iter().find(|record| record.partition != records[0].partition));
+    let fresh = of(fresh.context("all keys are in one partition")?)?;
+
+    let proxy = scene.broker_proxy().await?;
+    let mut relay = scene.launch_at(scene.database.url(), &proxy.address).start()?;
+    // The topic's first row goes through a producer of its own, the second one through that of all others.
+    for sent in [10, 11] {
+        let row = scene.row(1).key(&known);
+        scene.commit_rows(&[row]).await?;
+        scene.wait_sent(sent, SOON).await?;
+    }
+    proxy.stall(Direction::Replies);
+    let rows = [scene.row(1).key(&fresh), scene.row(1).key(&fresh), scene.row(1).key(&fresh)];
+    scene.commit_rows(&rows[..1]).await?;
+    wait::until_true("a row to arrive unanswered", SOON, || has_stored(&scene, 12)).await?;
+    let claimed = relay.metrics().await?.sum("outbox_claimed_messages_total", &[]);
+    scene.commit_rows(&rows[1..]).await?;
+    let both = || async { Ok(relay.metrics().await?.sum("outbox_claimed_messages_total", &[]) >= claimed + 2.0) };
+    wait::until_true("two more rows to be claimed", SOON, both).await?;
+    let more = wait::until_true("more to arrive", Duration::from_secs(1), || has_stored(&scene, 13));
+    assert!(more.await.is_err(), "two were under way");
+    proxy.forward(Direction::Replies);
+    scene.finish(0).await?;
+    assert_eq!(relay.stop(SOON).await?, Some(0));
+    Ok(())
 }

@@ -12,6 +12,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 
+use crate::gate::Batching;
+
 /// librdkafka's own time-out of a record: its maximum is about 24.8 days. It must never fire, since a record
 /// that times out is skipped while later ones of its key are written.
 const MESSAGE_TIMEOUT_MS: &str = "2147483647";
@@ -151,12 +153,7 @@ pub(crate) struct Settings {
     pub admin: ClientConfig,
     pub confirm_timeout_ms: u64,
     pub strict: bool,
-    /// The most bytes that librdkafka puts into a batch of several records.
-    pub batch_size_bytes: usize,
-    /// Whether a record may be smaller on the wire than its plain size says.
-    pub compressed: bool,
-    /// How long handing over a wave may take: less than `linger.ms`, see gate.rs.
-    pub wave_us: u64,
+    pub batching: Batching,
 }
 
 impl Settings {
@@ -187,9 +184,11 @@ impl Settings {
             admin,
             confirm_timeout_ms: config.confirm_timeout_ms,
             strict: config.strict,
-            batch_size_bytes: bytes(properties, "batch.size")?.unwrap_or(BATCH_SIZE_BYTES),
-            compressed: compression.is_some_and(|codec| codec != "none"),
-            wave_us: wave_us(linger.unwrap_or(LINGER_MS)),
+            batching: Batching {
+                batch_size_bytes: bytes(properties, "batch.size")?.unwrap_or(BATCH_SIZE_BYTES),
+                compressed: compression.is_some_and(|codec| codec != "none"),
+                wave_us: wave_us(linger.unwrap_or(LINGER_MS)),
+            },
         })
     }
 }
@@ -314,7 +313,7 @@ mod tests {
     #[test]
     fn allowed_properties_reach_librdkafka() {
         let settings = Settings::new(&with("compression.type", "lz4")).unwrap();
-        assert!(settings.compressed);
+        assert!(settings.batching.compressed);
         assert_eq!(settings.producer.get("compression.type"), Some("lz4"));
         assert_eq!(settings.producer.get("acks"), Some("all"));
         assert_eq!(with("linger.ms", "5000").check(), Ok(()));

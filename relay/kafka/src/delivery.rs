@@ -9,6 +9,7 @@ use outbox_core::{Outcome, Reason, Scope};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 use tracing::{debug, warn};
@@ -91,7 +92,8 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, slot: usize) {
-        let landed = self.flight.lock().unwrap_or_else(PoisonError::into_inner).land(slot);
+        let written = result.as_ref().ok().and_then(|record| usize::try_from(record.partition()).ok());
+        let landed = self.flight.lock().unwrap_or_else(PoisonError::into_inner).land(slot, written);
         let Some((row, told)) = landed else {
             return;
         };

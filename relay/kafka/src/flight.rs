@@ -24,6 +24,8 @@ pub(crate) struct Load {
     pub alone: bool,
     /// Rows of the topic wait, so the sender wants to hear when they may go.
     pub watched: bool,
+    /// Of the row that is offered: the producer has no record in its partition yet.
+    pub fresh: bool,
 }
 
 #[derive(Default)]
@@ -31,6 +33,8 @@ pub(crate) struct Flight {
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
     loads: Vec<Load>,
+    /// By topic and partition: whether the broker has confirmed a record of the swift producer there.
+    known: Vec<Vec<bool>>,
     /// librdkafka's queue was full, so the sender wants to hear of any report.
     pub full: bool,
 }
@@ -62,9 +66,28 @@ impl Flight {
         }
     }
 
-    /// Gives a row back, and whether the sender waits for this.
-    pub fn land(&mut self, slot: usize) -> Option<(InFlight, bool)> {
+    /// Whether the broker knows the producer in this partition.
+    pub fn knows(&self, topic: usize, partition: usize) -> bool {
+        self.known.get(topic).and_then(|known| known.get(partition)).copied().unwrap_or(false)
+    }
+
+    fn learn(&mut self, topic: usize, partition: usize) {
+        if self.known.len() <= topic {
+            self.known.resize(topic + 1, Vec::new());
+        }
+        let known = &mut self.known[topic];
+        if known.len() <= partition {
+            known.resize(partition + 1, false);
+        }
+        known[partition] = true;
+    }
+
+    /// Gives a row back, and whether the sender waits for this. `written` is the partition of one that was confirmed.
+    pub fn land(&mut self, slot: usize, written: Option<usize>) -> Option<(InFlight, bool)> {
         let row = self.slots.get_mut(slot)?.take()?;
+        if let Some(partition) = written.filter(|partition| !row.alone && !self.knows(row.topic, *partition)) {
+            self.learn(row.topic, partition);
+        }
         self.free.push(slot);
         let load = self.load_mut(row.topic);
         load.rows -= 1;

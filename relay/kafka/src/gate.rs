@@ -5,6 +5,11 @@
 //! topic takes unless compression helps. A batch never outgrows a topic's own limit: where that is smaller than
 //! librdkafka's batches, no more than the limit is in flight.
 //!
+//! The first row of a partition goes with nothing else of its topic in flight, once for each producer. A broker takes
+//! any sequence from a producer that it does not know, so of two requests in flight the later one could be written
+//! first: librdkafka sends it over a new connection or to a new leader while the first one is not answered yet. Once
+//! the broker knows the producer, it refuses that.
+//!
 //! Otherwise rows go in waves: all that is there, then nothing until nearly all of it is reported. librdkafka sends
 //! nothing more to a partition that has five records in flight (`RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with
 //! records), and while it holds records back its thread spins: half of the relay's time, seen in a profile. So a wave
@@ -44,7 +49,9 @@ pub(crate) enum Admission {
 /// What is the same for every topic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batching {
+    /// The most bytes that librdkafka puts into a batch of several records.
     pub batch_size_bytes: usize,
+    /// Whether a record may be smaller on the wire than its plain size says.
     pub compressed: bool,
     /// How long a wave may take to be handed over.
     pub wave_us: u64,
@@ -95,6 +102,9 @@ impl Gate {
         }
         if oversize || !self.proven || self.is_careful(now) {
             return if load.rows == 0 { Admission::Go { alone: true } } else { Admission::Wait };
+        }
+        if load.fresh {
+            return if load.rows == 0 { Admission::Go { alone: false } } else { Admission::Wait };
         }
         let narrow = limit_bytes <= batching.batch_size_bytes;
         if narrow && load.rows > 0 && load.bytes.saturating_add(bytes) > limit_bytes {
@@ -171,7 +181,7 @@ mod tests {
     }
 
     fn load(rows: usize, bytes: usize) -> Load {
-        Load { rows, bytes, alone: false, watched: false }
+        Load { rows, bytes, ..Load::default() }
     }
 
     #[test]
@@ -206,6 +216,15 @@ mod tests {
         assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), turn(3, NOW), PLAIN), Admission::Wait);
         assert_eq!(gate.admit(1, load(LOOSE_ROWS, 4), turn(3, NOW), PLAIN), Admission::Go { alone: false });
         assert_eq!(gate.admit(1, load(LOOSE_ROWS + 1, 5), turn(3, NOW), PLAIN), Admission::Go { alone: false });
+    }
+
+    #[test]
+    fn the_first_row_of_a_partition_waits_for_all_and_lets_others_pass() {
+        let mut gate = gate(1_000_000);
+        let fresh = |rows| Load { fresh: true, ..load(rows, rows) };
+        assert_eq!(gate.admit(1, fresh(0), turn(1, NOW), PLAIN), Admission::Go { alone: false });
+        assert_eq!(gate.admit(1, fresh(1), turn(1, NOW), PLAIN), Admission::Wait);
+        assert_eq!(gate.admit(1, load(1, 1), turn(1, NOW), PLAIN), Admission::Go { alone: false });
     }
 
     #[test]

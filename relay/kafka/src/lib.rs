@@ -8,7 +8,7 @@
 //! of payloads, headers or property values.
 //!
 //! Reading order: `publisher` (the trait), `sender` (the one thread that sends), `gate` (when a topic may take a
-//! row), `producer` (one producer's life), `delivery` (what its reports mean), `scout` (what is asked of the
+//! row; `round`, `partition`), `producer` (one producer's life), `delivery` (what its reports mean), `scout` (what is asked of the
 //! cluster), `message` (how a row is written), `topics` (names and limits), `config`.
 
 mod config;
@@ -17,8 +17,10 @@ mod flight;
 mod gate;
 mod inbox;
 mod message;
+mod partition;
 mod producer;
 mod publisher;
+mod round;
 mod scout;
 mod sender;
 mod topics;

@@ -25,7 +25,7 @@ use crate::config::{ConfigError, Settings};
 use crate::delivery::Reports;
 use crate::flight::{Flight, InFlight, Load};
 use crate::inbox::Inbox;
-use crate::message;
+use crate::{message, partition};
 
 /// How long purged records may take to report back; those that do not are answered without their report.
 const PURGE_MS: u64 = 1_000;
@@ -109,14 +109,17 @@ impl Line {
             KafkaError::MessageProduction(code) => code,
             _ => RDKafkaErrorCode::InvalidArgument,
         };
-        match self.flight().land(slot) {
+        match self.flight().land(slot, None) {
             Some((row, _)) => Err((code, row.outgoing)),
             None => Ok(()),
         }
     }
 
-    pub fn load(&self, topic: usize) -> Load {
-        self.flight().load(topic)
+    /// What the topic has in flight, and whether a row of this key is the first of its partition.
+    pub fn load(&self, topic: usize, key: Option<&str>, partitions: usize) -> Load {
+        let partition = key.and_then(|key| partition::of_key(key.as_bytes(), partitions));
+        let flight = self.flight();
+        Load { fresh: partition.is_some_and(|partition| !flight.knows(topic, partition)), ..flight.load(topic) }
     }
 
     pub fn watch(&self, topic: usize, watched: bool) {

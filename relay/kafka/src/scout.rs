@@ -114,7 +114,7 @@ impl Scout {
         if let Some(fault) = topics::fault(&metadata, name) {
             return Standing::Away(fault);
         }
-        let limits = self.limits(name);
+        let limits = Limits { partitions: topics::partitions(&metadata, name), ..self.limits(name) };
         match topics::starved(&metadata, name, limits) {
             Some(fault) => Standing::Away(fault),
             None => Standing::Exists(limits),
@@ -150,6 +150,7 @@ impl Scout {
             batch_max_bytes: number("max.message.bytes"),
             in_sync_min: number("min.insync.replicas"),
             compacted: policy.is_some_and(|policy| policy.contains("compact")),
+            partitions: 0,
         }
     }
 }

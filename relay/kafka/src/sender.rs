@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::Sender as Asks;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outbox_core::{Backoff, BackoffPolicy, Clock, Link, Millis, Observer, Outcome, Outgoing, Reason, Scope};
 use rdkafka::types::RDKafkaErrorCode;
@@ -16,10 +16,11 @@ use tokio::sync::watch;
 
 use crate::config::{ConfigError, Settings};
 use crate::delivery::{self, Effect};
-use crate::gate::{Admission, Batching, Gate, Turn};
+use crate::gate::{Admission, Gate};
 use crate::inbox::{Event, Inbox, Mail};
 use crate::message;
 use crate::producer::{Line, Passenger};
+use crate::round::Rounds;
 use crate::scout::Ask;
 use crate::topics::{self, Standing};
 
@@ -39,7 +40,6 @@ struct Topic {
 
 pub(crate) struct Sender {
     settings: Settings,
-    batching: Batching,
     inbox: Arc<Inbox>,
     link: watch::Sender<Link>,
     observer: Arc<dyn Observer>,
@@ -51,9 +51,7 @@ pub(crate) struct Sender {
     generation: u64,
     reopen_at: Millis,
     tick_at: Millis,
-    /// Looks into the inbox so far.
-    round: u64,
-    begun: Instant,
+    rounds: Rounds,
     backoff: Backoff,
     /// What was last heard against the cluster, until it answers again.
     trouble: Option<Link>,
@@ -74,12 +72,9 @@ impl Sender {
     ) -> Result<Self, ConfigError> {
         // The first producer is made here, so that a wrong configuration is an error of `start`.
         let line = Some(Line::open(&settings, 0, &inbox)?);
-        let (batch_size_bytes, compressed) = (settings.batch_size_bytes, settings.compressed);
-        let batching = Batching { batch_size_bytes, compressed, wave_us: settings.wave_us };
         let backoff = Backoff::new(BackoffPolicy { initial_ms: 100, max_ms: 10_000 });
         let sender = Self {
             settings,
-            batching,
             inbox,
             link,
             observer,
@@ -90,8 +85,7 @@ impl Sender {
             generation: 0,
             reopen_at: Millis(0),
             tick_at: Millis(0),
-            round: 0,
-            begun: Instant::now(),
+            rounds: Rounds::new(),
             backoff,
             trouble: None,
             topics: Vec::new(),
@@ -109,7 +103,7 @@ impl Sender {
             // librdkafka may free room a moment after the report that was waited for.
             let pause = if self.waiting.is_empty() { tick } else { tick.min(WAITING_TICK) };
             self.inbox.take(&mut mail, pause);
-            self.round += 1;
+            self.rounds.next();
             if mail.is_empty() {
                 self.pump_waiting();
             }
@@ -192,8 +186,8 @@ impl Sender {
         }
         let Topic { name, gate } = &mut self.topics[topic];
         let bytes = message::batch_bytes(&outgoing.row);
-        let now_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        match gate.admit(bytes, line.load(topic), Turn { round: self.round, now, now_us }, self.batching) {
+        let load = line.load(topic, outgoing.row.ordering_key.as_deref(), gate.limits.partitions);
+        match gate.admit(bytes, load, self.rounds.turn(now), self.settings.batching) {
             Admission::Wait => Some(outgoing),
             Admission::Ask => {
                 gate.asking = true;

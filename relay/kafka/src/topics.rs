@@ -37,6 +37,8 @@ pub(crate) struct Limits {
     pub in_sync_min: Option<usize>,
     /// `cleanup.policy` has `compact`.
     pub compacted: bool,
+    /// How many partitions it has; 0 is not known.
+    pub partitions: usize,
 }
 
 /// Finds what speaks against writing to a topic.
@@ -73,6 +75,10 @@ pub(crate) fn starved(metadata: &Metadata, name: &str, limits: Limits) -> Option
     Some(format!(
         "partition {id} of topic '{name}' has {have} replicas in sync and needs {least}; bring its brokers back"
     ))
+}
+
+pub(crate) fn partitions(metadata: &Metadata, name: &str) -> usize {
+    metadata.topics().iter().find(|topic| topic.name() == name).map_or(0, |topic| topic.partitions().len())
 }
 
 pub(crate) fn missing(name: &str) -> String {
