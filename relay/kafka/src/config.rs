@@ -311,6 +311,14 @@ mod tests {
     }
 
     #[test]
+    fn a_wave_is_shorter_than_the_linger_that_gathers_it() {
+        for (linger, wave) in [("5", 3_333), ("1", 666), ("0", WAVE_US_MIN)] {
+            assert_eq!(Settings::new(&with("linger.ms", linger)).unwrap().batching.wave_us, wave, "{linger} ms");
+        }
+        assert_eq!(Settings::new(&with("client.id", "x")).unwrap().batching.wave_us, 666);
+    }
+
+    #[test]
     fn allowed_properties_reach_librdkafka() {
         let settings = Settings::new(&with("compression.type", "lz4")).unwrap();
         assert!(settings.batching.compressed);

@@ -33,7 +33,8 @@ pub(crate) struct Flight {
     slots: Vec<Option<InFlight>>,
     free: Vec<usize>,
     loads: Vec<Load>,
-    /// By topic and partition: whether the broker has confirmed a record of the swift producer there.
+    /// By topic and partition: whether the broker has confirmed a record with a key of the swift producer there. One
+    /// without a key goes beside others, and may be confirmed before the first one with a key is.
     known: Vec<Vec<bool>>,
     /// librdkafka's queue was full, so the sender wants to hear of any report.
     pub full: bool,
@@ -85,7 +86,11 @@ impl Flight {
     /// Gives a row back, and whether the sender waits for this. `written` is the partition of one that was confirmed.
     pub fn land(&mut self, slot: usize, written: Option<usize>) -> Option<(InFlight, bool)> {
         let row = self.slots.get_mut(slot)?.take()?;
-        if let Some(partition) = written.filter(|partition| !row.alone && !self.knows(row.topic, *partition)) {
+        if let Some(partition) = written
+            && !row.alone
+            && row.outgoing.row.ordering_key.is_some()
+            && !self.knows(row.topic, partition)
+        {
             self.learn(row.topic, partition);
         }
         self.free.push(slot);
@@ -117,5 +122,48 @@ impl Flight {
             self.loads.resize(topic + 1, Load::default());
         }
         &mut self.loads[topic]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outbox_core::{Address, Headers, Row, RowId, Sink, Ticket, Timestamp, TxId};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    fn row(key: Option<&str>, alone: bool) -> InFlight {
+        let row = Row {
+            id: RowId { seq: 1, tx: TxId(1) },
+            idempotency_key: "row".to_owned(),
+            topic: "t".into(),
+            ordering_key: key.map(Into::into),
+            payload: None,
+            content_type: "text/plain".into(),
+            headers: Headers::default(),
+            created_at: Timestamp(0),
+            available_at: None,
+            attempts: 0,
+            held_since: None,
+        };
+        let address = Address { sink: Sink::Kafka, destination: "t".to_owned(), routing_key: String::new() };
+        let ticket = Ticket::new(1, 1, mpsc::unbounded_channel().0);
+        let outgoing = Outgoing { row: Arc::new(row), address: Arc::new(address), lease_until: Millis(0), ticket };
+        InFlight { outgoing, topic: 0, bytes: 1, since: Millis(0), alone }
+    }
+
+    #[test]
+    fn only_a_confirmed_row_with_a_key_makes_a_partition_known() {
+        let mut flight = Flight::default();
+        for (key, alone, written) in [(None, false, Some(2)), (Some("k"), true, Some(2)), (Some("k"), false, None)] {
+            let slot = flight.board(row(key, alone));
+            flight.land(slot, written);
+            assert!(!flight.knows(0, 2), "{key:?} {alone} {written:?}");
+        }
+        let slot = flight.board(row(Some("k"), false));
+        flight.land(slot, Some(2));
+        assert!(flight.knows(0, 2) && !flight.knows(0, 1) && !flight.knows(1, 2));
     }
 }

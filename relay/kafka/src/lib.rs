@@ -7,9 +7,9 @@
 //! Deliberately absent: retries of a row (the core decides), transactions, creation of topics, and any logging
 //! of payloads, headers or property values.
 //!
-//! Reading order: `publisher` (the trait), `sender` (the one thread that sends), `gate` (when a topic may take a
-//! row; `round`, `partition`), `producer` (one producer's life), `delivery` (what its reports mean), `scout` (what is asked of the
-//! cluster), `message` (how a row is written), `topics` (names and limits), `config`.
+//! Reading order: `publisher` (the trait), `sender` (the one thread that sends), `gate` (when a topic may take a row;
+//! `round`, `partition`), `producer` (one producer's life), `delivery` (what its reports mean), `scout` (what is asked
+//! of the cluster), `message` (how a row is written), `topics` (names and limits), `config`.
 
 mod config;
 mod delivery;
