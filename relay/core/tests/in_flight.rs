@@ -1,6 +1,7 @@
 //! Many lanes at `in_flight_max`, against a database and a broker in memory, on one thread so that turns repeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 const LANES: i16 = 16;
 const ROWS_A_LANE: i64 = 40;
 
-fn row(seq: i64) -> Row {
+fn row(seq: i64, ordering_key: Option<Arc<str>>) -> Row {
     Row {
         id: RowId { seq, tx: TxId(1) },
         idempotency_key: format!("row-{seq}"),
         topic: "t".into(),
-        ordering_key: None,
+        ordering_key,
         payload: None,
         content_type: "text/plain".into(),
         headers: Headers::default(),
@@ -32,9 +33,12 @@ fn row(seq: i64) -> Row {
     }
 }
 
-/// A table whose rows are all there from the start.
+/// A table whose rows are all there from the start, with the lane of each.
 struct Memory {
     unsent: Mutex<BTreeMap<i64, i16>>,
+    /// Of all rows.
+    key: Option<Arc<str>>,
+    marks: AtomicUsize,
     left: watch::Sender<usize>,
 }
 
@@ -86,14 +90,15 @@ impl Session for Memory {
         });
         let rows: Vec<Claimed> = asked
             .map(|(seq, _)| {
-                let row = row(*seq);
-                Claimed { id: row.id, origin: Origin::Fresh, ordering_key: None, content: Content::Row(Arc::new(row)) }
+                let (row, ordering_key) = (row(*seq, self.key.clone()), self.key.clone());
+                Claimed { id: row.id, origin: Origin::Fresh, ordering_key, content: Content::Row(Arc::new(row)) }
             })
             .collect();
         Ok(Page { rows, whole_to: i64::MAX, snapshot_xmin: 3, now: Timestamp(0) })
     }
 
     async fn mark(&self, orders: &[MarkOrder]) -> Result<Vec<Lease>, SourceError> {
+        self.marks.fetch_add(1, Ordering::SeqCst);
         let mut unsent = self.unsent();
         orders.iter().flat_map(|order| &order.rows).for_each(|row| {
             unsent.remove(&row.seq);
@@ -141,7 +146,7 @@ impl Source for Database {
     }
 }
 
-/// Confirms on the spot, and counts.
+/// Confirms when everybody else has had a turn, and counts.
 struct Broker {
     link: watch::Sender<Link>,
     published: Mutex<Vec<i64>>,
@@ -158,7 +163,10 @@ impl Publisher for Broker {
 
     fn publish(&self, outgoing: Outgoing) {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).push(outgoing.row.id.seq);
-        outgoing.ticket.answer(Outcome::Confirmed);
+        tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            outgoing.ticket.answer(Outcome::Confirmed);
+        });
     }
 
     fn link(&self) -> watch::Receiver<Link> {
@@ -174,32 +182,43 @@ impl Publisher for Broker {
     }
 }
 
+/// Relays all rows, and says in how many statements they were marked.
+async fn relay(rows: BTreeMap<i64, i16>, key: Option<Arc<str>>, in_flight_max: usize) -> usize {
+    let all = rows.len();
+    let left = watch::Sender::new(all);
+    let memory = Arc::new(Memory { unsent: Mutex::new(rows), key, marks: AtomicUsize::new(0), left });
+    let broker = Arc::new(Broker { link: watch::Sender::new(Link::Up), published: Mutex::default() });
+    let settings = Settings { in_flight_max, ..Settings::default() };
+    let sinks = Sinks::new(vec![broker.clone()]);
+    let shared = Shared::new(settings, Routes::for_single(Sink::Kafka), sinks, Arc::new(NoObserver));
+    let stop = CancellationToken::new();
+    let relay = Relay::new(Arc::new(Database(memory.clone())), Arc::new(shared), false).run(stop.clone());
+    let relay = tokio::spawn(relay);
+    let mut left = memory.left.subscribe();
+    let done = tokio::time::timeout(Duration::from_secs(60), left.wait_for(|left| *left == 0)).await;
+    assert!(matches!(done, Ok(Ok(_))), "{} of {all} rows are left", memory.unsent().len());
+    stop.cancel();
+    relay.await.expect("the relay ends");
+    let published = broker.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert_eq!(published.len(), all, "each row goes once");
+    assert_eq!(BTreeSet::from_iter(published).len(), all, "each row goes once");
+    memory.marks.load(Ordering::SeqCst)
+}
+
 /// With fewer permits than lanes that want one, each permit must be used by the lane that got it: a lane that gives it
 /// to the next one unused, as that one does too, keeps all of them busy for ever.
 #[tokio::test]
 async fn a_permit_that_was_waited_for_is_used() {
     for in_flight_max in [1, 2, 15] {
-        let rows = (0..i64::from(LANES) * ROWS_A_LANE)
-            .map(|n| (n + 1, i16::try_from(n % i64::from(LANES)).unwrap_or(0)))
-            .collect::<BTreeMap<_, _>>();
-        let all = rows.len();
-        let memory = Arc::new(Memory { unsent: Mutex::new(rows), left: watch::Sender::new(all) });
-        let broker = Arc::new(Broker { link: watch::Sender::new(Link::Up), published: Mutex::default() });
-        let settings = Settings { in_flight_max, ..Settings::default() };
-        let sinks = Sinks::new(vec![broker.clone()]);
-        let shared = Shared::new(settings, Routes::for_single(Sink::Kafka), sinks, Arc::new(NoObserver));
-        let stop = CancellationToken::new();
-        let relay = Relay::new(Arc::new(Database(memory.clone())), Arc::new(shared), false).run(stop.clone());
-        let relay = tokio::spawn(relay);
-        let mut left = memory.left.subscribe();
-        let done = tokio::time::timeout(Duration::from_secs(60), left.wait_for(|left| *left == 0)).await;
-        assert!(matches!(done, Ok(Ok(_))), "{} of {all} rows are left", memory.unsent().len());
-        stop.cancel();
-        relay.await.expect("the relay ends");
-        let mut published = broker.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        published.sort_unstable();
-        assert_eq!(published.len(), all, "each row goes once");
-        published.dedup();
-        assert_eq!(published.len(), all, "each row goes once");
+        let lane = |n: i64| i16::try_from(n % i64::from(LANES)).unwrap_or(0);
+        relay((0..i64::from(LANES) * ROWS_A_LANE).map(|n| (n + 1, lane(n))).collect(), None, in_flight_max).await;
     }
+}
+
+/// Rows that are confirmed one after the other, as those of one key are, share marks.
+#[tokio::test]
+async fn a_trickle_of_rows_shares_marks() {
+    let rows: BTreeMap<i64, i16> = (1..=400).map(|seq| (seq, 0)).collect();
+    let marks = relay(rows, Some("k".into()), 2_000).await;
+    assert!(marks <= 100, "{marks} statements for 400 rows");
 }
