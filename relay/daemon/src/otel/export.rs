@@ -103,7 +103,7 @@ impl Exporter {
 
     fn refused(&mut self, error: &PostError) {
         if !std::mem::replace(&mut self.failing, true) {
-            warn!(error = %error, "spans cannot be exported; rows are published all the same");
+            warn!(error = %error, "spans cannot be exported; look at otel.endpoint, otel.headers and the receiver; rows are published all the same");
         }
     }
 }
