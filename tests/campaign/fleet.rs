@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use outbox_tests::proxy::{Direction, Proxy};
-use outbox_tests::relay::{Launch, Relay, faketime};
+use outbox_tests::relay::{Launch, Relay};
 
 /// Lines of a relay's log that are kept after its death.
 const LOG_LINES_MAX: usize = 40;
@@ -65,10 +65,7 @@ impl Member {
 
     /// Starts it with a clock that is off; leases, delays and order go by the database's and a steady one.
     pub fn start_skewed(&mut self, clock: &str) -> Result<()> {
-        let fake = faketime();
-        ensure!(fake.exists(), "{} is missing; run tests/services/install.sh postgres", fake.display());
-        let launch = self.launch.clone().env("LD_PRELOAD", &fake).env("FAKETIME", clock);
-        self.relay = Some(launch.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").start()?);
+        self.relay = Some(self.launch.clone().clock(clock)?.start()?);
         Ok(())
     }
 

@@ -1,15 +1,15 @@
 //! The end of every certificate file that a relay is configured with is in its metrics, and follows the file. No
 //! service is needed: nothing here is ever dialled with success.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use outbox_tests::certificates::Authority;
+use outbox_tests::files::Files;
 use outbox_tests::metrics::{self, Samples};
 use outbox_tests::relay::{Launch, Relay};
-use outbox_tests::services;
 use outbox_tests::wait::{self, SOON};
 
 /// The relay looks every ten seconds, and waits five for a file.
@@ -31,43 +31,14 @@ fn of(year: i32) -> f64 {
     YEARS.iter().find(|(known, _)| *known == year).map_or(f64::NAN, |(_, seconds)| *seconds)
 }
 
-/// Files of certificates that go with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self> {
-        let path = services::target_dir().join(format!("certificates.test-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-
-    fn path(&self, name: &str) -> Result<String> {
-        Ok(self.0.join(name).to_str().context("the folder's name is no text")?.to_owned())
-    }
-
-    /// Certificates that end at the beginning of these years, in the place of what was there.
-    fn write(&self, name: &str, years: &[i32]) -> Result<()> {
-        let authority = Authority::new("authority")?;
-        let issued = years.iter().map(|year| Ok(authority.client_of_years("x", 2020, *year)?.certificate));
-        self.replace(name, &issued.collect::<Result<String>>()?)
-    }
-
-    fn replace(&self, name: &str, text: &str) -> Result<()> {
-        let (new, path) = (self.0.join("new"), self.0.join(name));
-        std::fs::write(&new, text)?;
-        std::fs::rename(&new, &path)?;
-        Ok(())
-    }
+/// Certificates that end at the beginning of these years, in the place of what was there.
+fn write(files: &Files, name: &str, years: &[i32]) -> Result<()> {
+    let authority = Authority::new("authority")?;
+    let issued = years.iter().map(|year| Ok(authority.client_of_years("x", 2020, *year)?.certificate));
+    files.write(name, &issued.collect::<Result<String>>()?).map(|_| ())
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left is in the folder of build results.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn launch(folder: &Folder) -> Result<Launch> {
+fn launch(folder: &Files) -> Result<Launch> {
     let tls = format!("sslmode=verify-full&sslrootcert={}&sslcert={}", folder.path("p-ca")?, folder.path("p-client")?);
     let config = format!(
         "[kafka.properties]\n\"security.protocol\" = \"ssl\"\n\"ssl.ca.location\" = \"{}\"\n\
@@ -99,7 +70,7 @@ async fn until(relay: &Relay, peer: &str, certificate: &str, year: Option<i32>) 
 
 #[tokio::test]
 async fn the_end_of_every_certificate_file_is_known_and_follows_the_file() -> Result<()> {
-    let folder = Folder::new()?;
+    let folder = Files::new("certificates")?;
     let files = [
         ("p-ca", "postgres", "ca", [2031, 2060].as_slice(), 2031),
         ("p-client", "postgres", "client", &[2032], 2032),
@@ -109,7 +80,7 @@ async fn the_end_of_every_certificate_file_is_known_and_follows_the_file() -> Re
         ("k-client", "kafka", "client", &[2036], 2036),
     ];
     for (name, _, _, years, _) in &files {
-        folder.write(name, years)?;
+        write(&folder, name, years)?;
     }
     let mut relay = launch(&folder)?.start()?;
     for (_, peer, certificate, _, year) in &files {
@@ -117,25 +88,25 @@ async fn the_end_of_every_certificate_file_is_known_and_follows_the_file() -> Re
     }
 
     // A rotation shows without a restart, and only where it was.
-    folder.write("p-client", &[2060])?;
+    write(&folder, "p-client", &[2060])?;
     until(&relay, "postgres", "client", Some(2060)).await?;
     assert_eq!(end(&relay.metrics().await?, "rabbitmq", "ca"), Some(of(2033)));
     for (name, ..) in &files {
-        folder.write(name, &[2060])?;
+        write(&folder, name, &[2060])?;
     }
     for (_, peer, certificate, ..) in &files {
         until(&relay, peer, certificate, Some(2060)).await?;
     }
 
     // What cannot be read is not known, whatever it was before, and the log says which file, once.
-    std::fs::remove_file(folder.0.join("r-client"))?;
+    std::fs::remove_file(folder.folder().join("r-client"))?;
     until(&relay, "rabbitmq", "client", None).await?;
-    folder.replace("p-ca", "no certificate")?;
+    folder.write("p-ca", "no certificate")?;
     until(&relay, "postgres", "ca", None).await?;
     let gone = format!("rabbitmq.certificate_file '{}' cannot be read: No such file", folder.path("r-client")?);
     assert_eq!(relay.log().matches(&gone).count(), 1, "{}", relay.log());
     relay.wait_log("has no certificate in PEM form", SOON).await?;
-    folder.write("r-client", &[2031])?;
+    write(&folder, "r-client", &[2031])?;
     until(&relay, "rabbitmq", "client", Some(2031)).await?;
     assert_eq!(relay.stop(SOON).await?, Some(0));
     Ok(())
@@ -144,26 +115,26 @@ async fn the_end_of_every_certificate_file_is_known_and_follows_the_file() -> Re
 /// A file system that hangs, here a pipe that nobody writes to, makes its own file unknown and nothing else.
 #[tokio::test]
 async fn a_certificate_file_that_hangs_holds_up_nobody() -> Result<()> {
-    let folder = Folder::new()?;
+    let folder = Files::new("certificates")?;
     for name in ["p-ca", "p-client", "r-ca", "r-client", "k-ca", "k-client"] {
-        folder.write(name, &[2031])?;
+        write(&folder, name, &[2031])?;
     }
     let mut relay = launch(&folder)?.start()?;
     until(&relay, "rabbitmq", "ca", Some(2031)).await?;
-    pipe(&folder.0.join("r-ca"))?;
+    pipe(&folder.folder().join("r-ca"))?;
     until(&relay, "rabbitmq", "ca", None).await?;
-    folder.write("p-ca", &[2032])?;
+    write(&folder, "p-ca", &[2032])?;
     until(&relay, "postgres", "ca", Some(2032)).await?;
     let lives = metrics::get(relay.admin().await?, "/livez").await?.status == 200;
     assert!(lives && relay.log().contains("no answer for 5 s"), "{}", relay.log());
 
     // Whoever opened the pipe is let go by a writer; the file that is there by then counts.
-    let held = folder.0.join("held");
-    std::fs::rename(folder.0.join("r-ca"), &held)?;
-    folder.write("r-ca", &[2033])?;
+    let held = folder.folder().join("held");
+    std::fs::rename(folder.folder().join("r-ca"), &held)?;
+    write(&folder, "r-ca", &[2033])?;
     std::fs::OpenOptions::new().write(true).open(&held)?;
     until(&relay, "rabbitmq", "ca", Some(2033)).await?;
-    pipe(&folder.0.join("p-client"))?;
+    pipe(&folder.folder().join("p-client"))?;
     until(&relay, "postgres", "client", None).await?;
     assert_eq!(relay.stop(SOON).await?, Some(0), "a look that hangs holds up no stop");
     Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use outbox_tests::rabbit::Received;
-use outbox_tests::relay::{Launch, Relay, faketime};
+use outbox_tests::relay::{Launch, Relay};
 use outbox_tests::wait::{self, SOON};
 
 use crate::stage::Stage;
@@ -148,9 +148,7 @@ async fn a_relay_that_renews_after_its_leases_ran_out_takes_no_lane_twice() -> R
 /// The wall clock of one relay of two is an hour off (libfaketime): leases, delays and order go by the database's.
 async fn clock_is_off(offset: &str) -> Result<()> {
     let stage = Stage::new().await?;
-    let fake = faketime();
-    assert!(fake.exists(), "{} is missing; run tests/services/install.sh postgres", fake.display());
-    let off = stage.launch().env("LD_PRELOAD", &fake).env("FAKETIME", offset).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let off = stage.launch().clock(offset)?;
     let mut relays = start(&stage, 1).await?;
     relays.extend(start_as(&off, 1).await?);
     wait_spread(&relays, &[8, 8]).await?;

@@ -2,10 +2,10 @@
 //! delivery, whatever the receiver does.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use outbox_tests::certificates::Authority;
+use outbox_tests::files::Files;
 use outbox_tests::otlp::{Mode, Receiver, Span, SpanKind, StatusCode, attribute, hex};
 use outbox_tests::proxy::Direction;
 use outbox_tests::relay::{Launch, Relay};
@@ -294,29 +294,6 @@ async fn a_receiver_that_is_away_or_refuses_is_told_of_once_and_gets_spans_later
     Ok(())
 }
 
-/// A folder of files for the relay, which goes with it.
-struct Files(PathBuf);
-
-impl Files {
-    fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("outbox-spans-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder)?;
-        Ok(Self(folder))
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<String> {
-        let path = self.0.join(name);
-        std::fs::write(&path, text)?;
-        Ok(path.to_str().context("the folder's name is no text")?.to_owned())
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// One traced row under this environment: its span comes, or the relay says why it cannot.
 async fn expect(scene: &mut Scene, receiver: &Receiver, env: &[(&str, &String)], refused: Option<&str>) -> Result<()> {
     let before = receiver.spans().len();
@@ -347,7 +324,7 @@ const KEY: &str = "OTEL_EXPORTER_OTLP_CLIENT_KEY";
 
 #[tokio::test]
 async fn spans_go_over_tls_to_a_receiver_that_can_be_believed() -> Result<()> {
-    let (authority, other, files) = (Authority::new("authority")?, Authority::new("other")?, Files::new()?);
+    let (authority, other, files) = (Authority::new("authority")?, Authority::new("other")?, Files::new("spans")?);
     let (right, wrong) = (files.write("right", &authority.pem())?, files.write("wrong", &other.pem())?);
     let server = authority.server(&["127.0.0.1"])?;
     let mut scene = Scene::rabbitmq().await?;

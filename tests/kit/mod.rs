@@ -25,6 +25,7 @@ pub mod kafka_proxy;
 pub mod proxy;
 
 pub mod certificates;
+pub mod files;
 pub mod metrics;
 pub mod otlp;
 pub mod own_services;

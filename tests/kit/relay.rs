@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -25,12 +25,6 @@ const SHOWN_LINES_MAX: usize = 200;
 pub fn binary() -> PathBuf {
     std::env::var_os("OUTBOX_RELAY_BIN")
         .map_or_else(|| services::target_dir().join("debug/outbox-relay"), PathBuf::from)
-}
-
-/// The library that shifts a process's clock, where Debian's package libfaketime puts it.
-#[must_use]
-pub fn faketime() -> PathBuf {
-    PathBuf::from(format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH))
 }
 
 /// How to start a relay.
@@ -67,6 +61,16 @@ impl Launch {
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
+    }
+
+    /// With a wall clock that is off by this much, as `+3600s`; the steady clock is not. By Debian's libfaketime.
+    ///
+    /// # Errors
+    /// When the library is not there.
+    pub fn clock(self, offset: &str) -> Result<Self> {
+        let library = format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH);
+        anyhow::ensure!(Path::new(&library).exists(), "{library} is missing; run tests/services/install.sh postgres");
+        Ok(self.env("LD_PRELOAD", library).env("FAKETIME", offset).env("FAKETIME_DONT_FAKE_MONOTONIC", "1"))
     }
 
     /// `DATABASE_URL`.

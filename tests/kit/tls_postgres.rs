@@ -1,12 +1,11 @@
 //! A PostgreSQL of one test that speaks TLS. The test itself talks to it in plain text, as superuser; its files are
 //! written by the server, which owns them.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use tokio_postgres::Client;
 
 use crate::certificates::Issued;
+use crate::files::Files;
 use crate::own_services::{OwnServices, Service};
 use crate::{database, wait};
 
@@ -14,7 +13,7 @@ use crate::{database, wait};
 pub struct TlsPostgres {
     own: OwnServices,
     client: Client,
-    files: PathBuf,
+    files: Files,
 }
 
 impl TlsPostgres {
@@ -25,8 +24,7 @@ impl TlsPostgres {
     pub async fn start() -> Result<Self> {
         let own = OwnServices::start(&[Service::Postgres]).await?;
         let client = database::connect(&own.address(Service::Postgres)?).await?;
-        let files = own.folder().join("tls");
-        std::fs::create_dir(&files)?;
+        let files = Files::new("tls")?;
         Ok(Self { own, client, files })
     }
 
@@ -48,12 +46,7 @@ impl TlsPostgres {
     /// # Errors
     /// When it cannot be written.
     pub fn file(&self, name: &str, text: &str) -> Result<String> {
-        let path = self.files.join(name);
-        // Whoever reads meanwhile gets the old or the new file whole.
-        let new = self.files.join("new");
-        std::fs::write(&new, text)?;
-        std::fs::rename(&new, &path)?;
-        Ok(path.to_str().context("the folder's name is no text")?.to_owned())
+        self.files.write(name, text)
     }
 
     /// Shows this certificate to everybody who connects from now on, and takes client certificates of `clients`, an

@@ -1,13 +1,11 @@
 //! A RabbitMQ of one test that speaks TLS and takes client certificates as logins. The test itself talks to it in
 //! plain text.
 
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::certificates::{Authority, Issued};
+use crate::files::Files;
 use crate::own_services::{OwnServices, Service};
-use crate::{cleanup, services};
 
 /// The user that a client certificate of this common name is. It has no password.
 pub const LOGIN: &str = "certified";
@@ -15,11 +13,9 @@ pub const LOGIN: &str = "certified";
 /// See the module.
 pub struct TlsRabbit {
     own: OwnServices,
+    /// Outside the set's folder, since the broker wants them at its start. They go after the broker.
     files: Files,
 }
-
-/// Outside the set's folder, since the broker wants them at its start. It goes after the broker.
-struct Files(PathBuf);
 
 impl TlsRabbit {
     /// With this certificate; it takes client certificates of `clients`, and lets nobody in without one where it
@@ -28,12 +24,11 @@ impl TlsRabbit {
     /// # Errors
     /// When it does not start.
     pub async fn start(server: &Issued, clients: &Authority, demand: bool) -> Result<Self> {
-        let files = Files(services::target_dir().join(format!("tls.test-{}", uuid::Uuid::new_v4().simple())));
-        std::fs::create_dir_all(&files.0)?;
+        let files = Files::new("tls")?;
         files.write("server.crt", &server.certificate)?;
         files.write("server.key", &server.key)?;
         files.write("ca.pem", &clients.pem())?;
-        let folder = files.0.to_str().context("the folder's name is no text")?.to_owned();
+        let folder = files.path("")?;
         let environment =
             [("RABBITMQ_TLS", folder.as_str()), ("RABBITMQ_TLS_DEMAND", ["false", "true"][usize::from(demand)])];
         let own = OwnServices::start_with(&[Service::Rabbitmq], &environment).await?;
@@ -87,25 +82,5 @@ impl TlsRabbit {
         let script = "[exit(P, kill) || {P, true} <- [{proplists:get_value(pid, C), proplists:get_value(ssl, C)} || \
                       C <- rabbit_networking:connection_info_all([pid, ssl])]].";
         self.own.rabbitmqctl(&["eval", script]).await.map(|_| ())
-    }
-}
-
-impl Files {
-    fn write(&self, name: &str, text: &str) -> Result<String> {
-        let path = self.0.join(name);
-        // Whoever reads meanwhile gets the old or the new file whole.
-        let new = self.0.join("new");
-        std::fs::write(&new, text)?;
-        std::fs::rename(&new, &path)?;
-        Ok(path.to_str().context("the folder's name is no text")?.to_owned())
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        if cleanup::is_wanted() {
-            // What is left is in the folder of build results.
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
     }
 }
