@@ -41,4 +41,4 @@ APISERVER="$(./apiserver.sh)"
 tools="$(../chart/tools.sh)"
 eval "$tools"
 export APISERVER HELM
-/usr/bin/python3 -B -m pytest -q -p no:cacheprovider --durations=5 "$@"
+PYTHONPATH="$REPO_ROOT/tests/pytest" /usr/bin/python3 -B -m pytest -q -p no:cacheprovider -p result_line --durations=5 "$@"

@@ -1,4 +1,4 @@
-"""Fixtures, and the closing line that the summary of `make test` adds up."""
+"""Fixtures."""
 
 import sys
 
@@ -52,14 +52,3 @@ def kafka_of_two():
     made = Kafka(partitions=2)
     yield made
     made.close()
-
-
-def pytest_terminal_summary(terminalreporter):
-    def count(*words):
-        return sum(len(terminalreporter.stats.get(word, [])) for word in words)
-
-    failed = count("failed", "error")
-    terminalreporter.write_line(
-        f"test result: {'FAILED' if failed else 'ok'}. {count('passed')} passed; {failed} failed; "
-        f"{count('skipped')} ignored; 0 measured; 0 filtered out"
-    )

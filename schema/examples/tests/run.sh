@@ -19,4 +19,5 @@ if ! cmp -s ../javascript/package-lock.json "$NODE_EXAMPLES/node_modules/.instal
 fi
 cp ../javascript/package.json ../javascript/*.js "$NODE_EXAMPLES/"
 
-exec /usr/bin/python3 -B -m pytest -q -p no:cacheprovider --durations=5 "$@"
+export PYTHONPATH="$PWD/../../../tests/pytest"
+exec /usr/bin/python3 -B -m pytest -q -p no:cacheprovider -p result_line --durations=5 "$@"
