@@ -128,10 +128,9 @@ async fn end(stage: &mut Stage, fault: &Fault, played: &mut Played) -> Result<()
         }
         Kind::CrashPoint => {
             let relay = member(stage, fault);
-            if relay.has_died()? {
+            if relay.end_crashing(&fault.detail).await? {
                 played.crashed_at.push(fault.detail.clone());
             }
-            relay.kill().await?;
             relay.start()
         }
         Kind::Pause => {

@@ -116,6 +116,20 @@ impl Member {
         self.kill().await
     }
 
+    /// Ends one that was to die at that point; whether it did. Lanes are given away in a clean stop, too.
+    pub async fn end_crashing(&mut self, point: &str) -> Result<bool> {
+        let mut died = self.has_died()?;
+        if !died
+            && point.starts_with("before_release")
+            && let Some(relay) = &mut self.relay
+        {
+            relay.sigterm()?;
+            died = relay.wait_exit(SOON_ENDED).await.is_ok_and(|status| !status.success());
+        }
+        self.kill().await?;
+        Ok(died)
+    }
+
     pub fn pause(&self) -> Result<()> {
         self.relay.as_ref().context("no process to pause")?.sigstop()
     }

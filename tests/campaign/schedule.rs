@@ -54,27 +54,27 @@ impl Kind {
         (Self::OtherVersion, "other-version", 6, 1_000, 3_000),
         (Self::DatabaseCut, "database-cut", 6, 0, 0),
         (Self::DatabaseStall, "database-stall", 5, 200, 2_000),
-        (Self::DatabaseDelay, "database-delay", 3, 300, 1_500),
-        (Self::DatabaseHalfOpen, "database-half-open", 4, 300, 2_000),
-        (Self::DatabaseAway, "database-away", 3, 200, 1_500),
+        (Self::DatabaseDelay, "database-delay", 5, 300, 1_500),
+        (Self::DatabaseHalfOpen, "database-half-open", 5, 300, 2_000),
+        (Self::DatabaseAway, "database-away", 5, 200, 1_500),
         (Self::BrokerCut, "broker-cut", 6, 0, 0),
         (Self::BrokerStall, "broker-stall", 6, 200, 2_500),
-        (Self::BrokerDelay, "broker-delay", 3, 300, 1_500),
-        (Self::BrokerHalfOpen, "broker-half-open", 4, 300, 2_000),
-        (Self::BrokerAway, "broker-away", 3, 200, 1_500),
-        (Self::BackendsKilled, "backends-killed", 5, 0, 0),
-        (Self::ReadOnly, "read-only", 3, 200, 1_000),
-        (Self::LanesLocked, "lanes-locked", 4, 200, 1_500),
-        (Self::PostgresCrash, "postgres-crash", 5, 0, 300),
-        (Self::BrokerRestart, "broker-restart", 5, 2_500, 3_500),
-        (Self::BrokerKill, "broker-kill", 5, 2_500, 3_500),
-        (Self::BrokerFrozen, "broker-frozen", 4, 300, 2_500),
-        (Self::MemoryAlarm, "memory-alarm", 5, 300, 1_500),
-        (Self::NackStorm, "nack-storm", 3, 1_500, 2_500),
-        (Self::ExchangeDeleted, "exchange-deleted", 3, 200, 1_000),
-        (Self::BindingLost, "binding-lost", 5, 100, 1_000),
-        (Self::AddressMissing, "address-missing", 3, 300, 1_000),
-        (Self::AddressDeleted, "address-deleted", 2, 300, 1_000),
+        (Self::BrokerDelay, "broker-delay", 5, 300, 1_500),
+        (Self::BrokerHalfOpen, "broker-half-open", 5, 300, 2_000),
+        (Self::BrokerAway, "broker-away", 5, 200, 1_500),
+        (Self::BackendsKilled, "backends-killed", 6, 0, 0),
+        (Self::ReadOnly, "read-only", 6, 200, 1_000),
+        (Self::LanesLocked, "lanes-locked", 6, 200, 1_500),
+        (Self::PostgresCrash, "postgres-crash", 9, 0, 300),
+        (Self::BrokerRestart, "broker-restart", 9, 2_500, 3_500),
+        (Self::BrokerKill, "broker-kill", 9, 2_500, 3_500),
+        (Self::BrokerFrozen, "broker-frozen", 6, 300, 2_500),
+        (Self::MemoryAlarm, "memory-alarm", 9, 300, 1_500),
+        (Self::NackStorm, "nack-storm", 6, 1_500, 2_500),
+        (Self::ExchangeDeleted, "exchange-deleted", 6, 200, 1_000),
+        (Self::BindingLost, "binding-lost", 6, 100, 1_000),
+        (Self::AddressMissing, "address-missing", 6, 300, 1_000),
+        (Self::AddressDeleted, "address-deleted", 6, 300, 1_000),
     ];
 
     pub fn name(self) -> &'static str {
@@ -137,6 +137,9 @@ pub const CRASH_POINTS: [&str; 12] = [
     "after_renew",
     "before_release",
 ];
+
+/// The ends of those names that a relay seldom passes.
+const SELDOM: [&str; 4] = ["_acquire", "_hold", "_renew", "_release"];
 
 /// How far a relay's clock is off: about a lease, and far more.
 const CLOCKS: [&str; 4] = ["+2s", "-2s", "+3600s", "-3600s"];
@@ -253,7 +256,23 @@ impl Schedule {
                 batch.push(fault);
             }
         }
+        batch.extend(self.cause_of_holds(&batch, &mut random));
         Some(batch)
+    }
+
+    /// Rows without a place to go, for a relay that is to die when it holds some.
+    fn cause_of_holds(&self, batch: &[Fault], random: &mut fastrand::Rng) -> Option<Fault> {
+        let kind = if self.mode == Mode::Kafka { Kind::AddressMissing } else { Kind::BindingLost };
+        let dying = batch.iter().find(|fault| fault.kind == Kind::CrashPoint && fault.detail.contains("_hold"))?;
+        let apart = |other: &Fault| other.kind.asks_broker() || !other.kind.goes_with_costly();
+        let known = self.kinds.iter().any(|known| known.0 == kind) && !batch.iter().any(apart);
+        known.then(|| Fault {
+            kind,
+            offset_ms: dying.offset_ms + random.u64(0..700),
+            lasts_ms: dying.lasts_ms,
+            relay: None,
+            detail: "-".to_owned(),
+        })
     }
 
     fn draw(&self, random: &mut fastrand::Rng, before: usize) -> Fault {
@@ -271,7 +290,10 @@ impl Schedule {
         let one = kind.is_of_process() || random.u8(0..3) > 0;
         let detail = match kind {
             Kind::CrashPoint => {
-                format!("{}:{}", CRASH_POINTS[random.usize(0..CRASH_POINTS.len())], 1 << random.u32(0..5))
+                let point = CRASH_POINTS[random.usize(0..CRASH_POINTS.len())];
+                // A row's steps are taken all the time; lanes are taken, kept and given away a few times.
+                let doublings = if SELDOM.iter().any(|seldom| point.ends_with(seldom)) { 2 } else { 5 };
+                format!("{point}:{}", 1 << random.u32(0..doublings))
             }
             Kind::ClockSkew => random.choice(CLOCKS).unwrap_or("+3600s").to_owned(),
             Kind::DatabaseStall | Kind::BrokerStall | Kind::DatabaseHalfOpen | Kind::BrokerHalfOpen => {

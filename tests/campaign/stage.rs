@@ -29,6 +29,8 @@ const BACKLOG_DEADLINE: Duration = Duration::from_secs(180);
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(120);
 /// Rows that each test of a missing address writes.
 const SIDE_ROWS: usize = 12;
+/// Their keys, so that most relays own one.
+const SIDE_KEYS: usize = 6;
 
 /// See the module. Fields are dropped in this order: whoever uses a service goes before it.
 pub struct Stage {
@@ -149,16 +151,16 @@ impl Stage {
         self.client.as_ref().context("just made")
     }
 
-    /// Writes a few rows of one key to an address that is not there.
+    /// Writes a few rows of some keys to an address that is not there.
     pub async fn write_side(&mut self, topic: &str) -> Result<()> {
         let client = database::connect(self.database.url()).await?;
         client.batch_execute("SET default_transaction_read_only = off").await?;
         let mut entries = Vec::new();
         for index in 0..SIDE_ROWS {
-            let (key, at) = (topic, self.notes.now_ms());
+            let (key, at) = (format!("{topic}.{}", index % SIDE_KEYS), self.notes.now_ms());
             client.batch_execute("BEGIN").await?;
-            let number = writers::next_number(&client, Some(key)).await?;
-            let row = writers::row(&format!("{topic}-{at}-{index}"), topic, Some(key), number, &mut self.random);
+            let number = writers::next_number(&client, Some(&key)).await?;
+            let row = writers::row(&format!("{topic}-{at}-{index}"), topic, Some(&key), number, &mut self.random);
             row.insert(&client).await?;
             let committed = client.batch_execute("COMMIT").await.is_ok();
             entries.push(row.entry(number, if committed { Outcome::Committed } else { Outcome::Unknown }));
