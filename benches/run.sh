@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ -z "${TEST_DATABASE_URL:-}" ]; then
-    exec tests/services/with.sh postgres rabbitmq kafka -- "$0" "$@"
+    KAFKA_JAVA_OPTIONS="" exec tests/services/with.sh postgres rabbitmq kafka -- "$0" "$@"
 fi
 cargo build --release --locked -p outbox-relay -p outbox-benches --bins
 

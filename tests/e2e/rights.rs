@@ -1,8 +1,9 @@
 //! The least that Kafka must grant the relay, as SECURITY.md names it: with it rows flow, without it they wait.
 
 use anyhow::Result;
+use outbox_tests::files::Files;
 use outbox_tests::kafka::Kafka;
-use outbox_tests::own_services::{OwnServices, Service};
+use outbox_tests::own_kafka::{Listener, OwnKafka};
 use outbox_tests::relay::{Launch, Relay};
 use outbox_tests::services;
 use outbox_tests::wait::{self, SOON};
@@ -19,18 +20,25 @@ fn login(password: &str) -> String {
     )
 }
 
-async fn grant(own: &OwnServices, operations: &[&str], topic: &str) -> Result<()> {
-    let address = own.address(Service::Kafka)?;
-    let mut command = vec!["org.apache.kafka.tools.AclCommand", "--bootstrap-server", &address, "--add"];
-    command.extend(["--allow-principal", "User:relay", "--topic", topic]);
-    for operation in operations {
-        command.extend(["--operation", operation]);
-    }
-    own.kafka_tool(&command).await.map(|_| ())
+/// Whoever comes without a login is the administrator; the relay's login grants nothing by itself.
+async fn guarded() -> Result<OwnKafka> {
+    let user = "org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"secret\";";
+    let login = [("sasl.enabled.mechanisms", "PLAIN"), ("plain.sasl.jaas.config", user)];
+    let settings = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+                    super.users=User:ANONYMOUS\n";
+    OwnKafka::start(Files::new("rights")?, &[Listener::new("LOGIN", "SASL_PLAINTEXT", &login)], settings).await
 }
 
-fn with_login(scene: &Scene, own: &OwnServices, password: &str) -> Result<Launch> {
-    Ok(logged_in(scene.launch_at(scene.database.url(), &own.kafka_login_address()?), password))
+async fn grant(own: &OwnKafka, operations: &[&str], topic: &str) -> Result<()> {
+    let mut arguments = vec!["--add", "--allow-principal", "User:relay", "--topic", topic];
+    for operation in operations {
+        arguments.extend(["--operation", operation]);
+    }
+    own.administer("org.apache.kafka.tools.AclCommand", &arguments).await.map(|_| ())
+}
+
+fn with_login(scene: &Scene, own: &OwnKafka, password: &str) -> Result<Launch> {
+    Ok(logged_in(scene.launch_at(scene.database.url(), &own.address("LOGIN")?), password))
 }
 
 fn logged_in(launch: Launch, password: &str) -> Launch {
@@ -38,7 +46,7 @@ fn logged_in(launch: Launch, password: &str) -> Launch {
 }
 
 /// Rows of a topic that the relay may not write to wait with the word of what to grant, and go once it is granted.
-async fn waits_for_its_right(scene: &Scene, own: &OwnServices, kafka: &Kafka, relay: &Relay) -> Result<()> {
+async fn waits_for_its_right(scene: &Scene, own: &OwnKafka, kafka: &Kafka, relay: &Relay) -> Result<()> {
     let closed = kafka.unique("closed");
     kafka.create_topic(&closed, 1, &[]).await?;
     for number in 0..ROWS {
@@ -62,8 +70,8 @@ async fn write_and_describe_on_its_topics_are_all_that_kafka_must_grant() -> Res
     if Kafka::connect_or_skip("write_and_describe_on_its_topics_are_all_that_kafka_must_grant")?.is_none() {
         return Ok(());
     }
-    let own = OwnServices::start_with(&[Service::Kafka], &[("KAFKA_ACLS", "on")]).await?;
-    let kafka = Kafka::at(&own.address(Service::Kafka)?);
+    let own = guarded().await?;
+    let kafka = Kafka::at(&own.plain()?);
     let mut scene = Scene::at(&services::database_url()?, Broker::Kafka(Kafka::at(kafka.brokers()))).await?;
     grant(&own, &["Write", "Describe"], &scene.topic).await?;
 
@@ -71,7 +79,7 @@ async fn write_and_describe_on_its_topics_are_all_that_kafka_must_grant() -> Res
     assert_eq!(refused.code, Some(78), "{}", refused.stderr);
     assert!(!refused.stderr.contains("another"), "{}", refused.stderr);
 
-    let check = Launch::new(["check"]).database(scene.database.url()).kafka(&own.kafka_login_address()?);
+    let check = Launch::new(["check"]).database(scene.database.url()).kafka(&own.address("LOGIN")?);
     let checked = logged_in(check, "secret").finish(SOON).await?;
     assert_eq!(checked.code, Some(0), "{}{}", checked.stdout, checked.stderr);
 

@@ -28,6 +28,7 @@ pub mod certificates;
 pub mod files;
 pub mod metrics;
 pub mod otlp;
+pub mod own_kafka;
 pub mod own_services;
 pub mod relay;
 pub mod tls_postgres;

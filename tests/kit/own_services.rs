@@ -107,12 +107,15 @@ impl OwnServices {
         self.noted(&format!("{}.url", service.name()))
     }
 
-    /// Kafka's bootstrap servers for clients that log in, where `KAFKA_ACLS` was on.
+    /// Kafka's bootstrap servers for clients of one of the `KAFKA_LISTENERS`.
     ///
     /// # Errors
-    /// When Kafka was not started so.
-    pub fn kafka_login_address(&self) -> Result<String> {
-        self.noted("kafka.login.url")
+    /// When Kafka was not started with it.
+    pub fn kafka_listener(&self, name: &str) -> Result<String> {
+        let noted = self.noted("kafka.listeners")?;
+        let mut lines = noted.lines().filter_map(|line| line.split_once(' '));
+        let (_, listener) = lines.find(|(noted, _)| *noted == name).with_context(|| format!("no listener {name}"))?;
+        listener.split_once(' ').map(|(_, address)| address.to_owned()).context("no address")
     }
 
     /// RabbitMQ's address with TLS, where `RABBITMQ_TLS` was set.

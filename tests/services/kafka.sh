@@ -7,6 +7,10 @@ KAFKA_POM="$SERVICES_SCRIPTS/kafka/pom.xml"
 KAFKA_VERSION="$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$KAFKA_POM")"
 KAFKA_JARS="$TARGET_DIR/kafka-jars/$KAFKA_VERSION"
 KAFKA_HEAP="${KAFKA_HEAP:-512m}"
+# Tests start many brokers and give none much to do, so the first compiler is all that they need. Benches set nothing.
+KAFKA_JAVA_OPTIONS="${KAFKA_JAVA_OPTIONS--XX:TieredStopAtLevel=1}"
+# Classes as the virtual machine has them in memory: a start takes half the time. One of another Java is passed over.
+KAFKA_CLASSES="$KAFKA_JARS/classes.jsa"
 # Fixed on purpose: an identity for a cluster that never has a second node.
 KAFKA_CLUSTER_ID="b3V0Ym94LXJlbGF5LXRlcw"
 
@@ -36,35 +40,38 @@ kafka_jars() {
     ) 9>"$TARGET_DIR/.kafka-jars.lock" || die "Maven could not fetch Kafka's jars"
 }
 
-# With KAFKA_ACLS=on a second address asks for a login (SASL PLAIN, user "relay", password "secret") and grants nothing
-# by itself; whoever comes without a login is the administrator.
-kafka_acls() { [ "${KAFKA_ACLS:-off}" = on ]; }
+# The first broker on a machine is started twice: once to write down its classes at its end.
+kafka_classes() {
+    [ ! -f "$KAFKA_CLASSES" ] || return 0
+    local written="$SERVICES_DIR/classes.jsa"
+    (KAFKA_JAVA_OPTIONS+=" -XX:ArchiveClassesAtExit=$written" && kafka_start kafka "$(kafka_url)")
+    stop_process kafka 'kafka.Kafka' TERM
+    mv "$written" "$KAFKA_CLASSES" 2>/dev/null || say "kafka wrote no archive of its classes; it starts without"
+}
 
-kafka_login_url() { printf '127.0.0.1:%s\n' "$((KAFKA_PORT + 10))"; }
-
-kafka_acl_settings() {
-    local plain=org.apache.kafka.common.security.plain.PlainLoginModule
-    cat <<CONF
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
-listener.name.login.sasl.enabled.mechanisms=PLAIN
-listener.name.login.plain.sasl.jaas.config=$plain required user_relay="secret";
-CONF
+# KAFKA_LISTENERS="NAME:PROTOCOL ..." are further addresses, such as LOGIN:SASL_SSL. What they need lies in the file
+# KAFKA_SETTINGS, as the broker's own properties. Lines "NAME PROTOCOL ADDRESS".
+kafka_listeners() {
+    local listener index=0
+    for listener in ${KAFKA_LISTENERS:-}; do
+        printf '%s %s 127.0.0.1:%s\n' "${listener%%:*}" "${listener#*:}" $((KAFKA_PORT + 20 + index))
+        index=$((index + 1))
+    done
 }
 
 kafka_prepare() {
-    local pair faults="" advertised="" protocols="" index=0
+    local pair name protocol address faults="" advertised="" protocols="" index=0
     for pair in $(kafka_fault_listeners); do
         index=$((index + 1))
         faults+=",FAULT$index://127.0.0.1:${pair%:*}"
         advertised+=",FAULT$index://127.0.0.1:${pair#*:}"
         protocols+=",FAULT$index:PLAINTEXT"
     done
-    if kafka_acls; then
-        faults+=",LOGIN://$(kafka_login_url)"
-        advertised+=",LOGIN://$(kafka_login_url)"
-        protocols+=",LOGIN:SASL_PLAINTEXT"
-    fi
+    while read -r name protocol address; do
+        faults+=",$name://$address"
+        advertised+=",$name://$address"
+        protocols+=",$name:$protocol"
+    done < <(kafka_listeners)
     mkdir -p "$KAFKA_HOME_DIR"
     cat >"$KAFKA_HOME_DIR/kafka.properties" <<CONF
 process.roles=broker,controller
@@ -87,8 +94,8 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 CONF
-    if kafka_acls; then
-        kafka_acl_settings >>"$KAFKA_HOME_DIR/kafka.properties"
+    if [ -n "${KAFKA_SETTINGS:-}" ]; then
+        cat "$KAFKA_SETTINGS" >>"$KAFKA_HOME_DIR/kafka.properties"
     fi
     {
         printf '#!/usr/bin/env bash\n# Runs a program of this Kafka by its class: run CLASS ARGUMENT...\n'
@@ -116,8 +123,10 @@ Configuration:
       level: INFO
       AppenderRef: { ref: file }
 CONF
-    java=(java -Xmx"$KAFKA_HEAP" -Xms128m -XX:+UseSerialGC
+    # shellcheck disable=SC2206 # Options are words.
+    java=(java -Xmx"$KAFKA_HEAP" -Xms128m -XX:+UseSerialGC $KAFKA_JAVA_OPTIONS
         -Dlog4j2.configurationFile="$KAFKA_HOME_DIR/$name.log4j2.yaml" -cp "$KAFKA_JARS/*")
+    [ ! -f "$KAFKA_CLASSES" ] || java+=(-XX:SharedArchiveFile="$KAFKA_CLASSES")
     if [ ! -s "$data/meta.properties" ]; then
         say "$name: formatting its storage"
         "${java[@]}" kafka.tools.StorageTool format -t "$KAFKA_CLUSTER_ID" -c "$settings" \
@@ -151,16 +160,15 @@ kafka_up() {
     require_free_port "$KAFKA_PORT" KAFKA_PORT
     require_free_port "$KAFKA_CONTROLLER_PORT" KAFKA_CONTROLLER_PORT
     kafka_prepare
+    kafka_classes
     kafka_start kafka "$(kafka_url)"
     kafka_fault_listeners | paste -sd, - >"$SERVICES_DIR/kafka.faults"
-    if kafka_acls; then
-        kafka_login_url >"$SERVICES_DIR/kafka.login.url"
-    fi
+    kafka_listeners >"$SERVICES_DIR/kafka.listeners"
     kafka_url >"$SERVICES_DIR/kafka.url"
 }
 
 kafka_down() {
-    rm -f "$SERVICES_DIR/kafka.url" "$SERVICES_DIR/kafka.login.url" "$SERVICES_DIR/kafka.faults"
+    rm -f "$SERVICES_DIR/kafka.url" "$SERVICES_DIR/kafka.listeners" "$SERVICES_DIR/kafka.faults"
     if kafka_running; then
         say "kafka: stopping"
     fi

@@ -1,0 +1,143 @@
+//! A Kafka of one test with addresses of its own: of several certificates, with logins, with rights. The test itself
+//! talks to it in plain text, as its administrator.
+
+use anyhow::Result;
+
+use crate::certificates::{Authority, Issued};
+use crate::files::Files;
+use crate::own_services::{OwnServices, Service};
+
+/// See the module.
+pub struct OwnKafka {
+    own: OwnServices,
+    /// Outside the set's folder, since the broker wants them at its start. They go after the broker.
+    files: Files,
+}
+
+/// An address with a protocol and what the broker must know of it.
+pub struct Listener {
+    name: &'static str,
+    protocol: &'static str,
+    settings: Vec<(String, String)>,
+}
+
+impl Listener {
+    /// Of one of Kafka's protocols, with settings of this listener. Names are capital letters.
+    #[must_use]
+    pub fn new(name: &'static str, protocol: &'static str, settings: &[(&str, &str)]) -> Self {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Self { name, protocol, settings }
+    }
+
+    /// Whether whoever comes must show a certificate of the authority in the listener's files.
+    #[must_use]
+    pub fn demanding(mut self) -> Self {
+        self.settings.push(("ssl.client.auth".to_owned(), "required".to_owned()));
+        self
+    }
+
+    fn lines(&self, files: &Files) -> Result<String> {
+        let mut settings = self.settings.clone();
+        if self.protocol.ends_with("SSL") {
+            let stores =
+                [("keystore", format!("{}.server.pem", self.name)), ("truststore", format!("{}.ca.pem", self.name))];
+            for (store, file) in stores {
+                settings.push((format!("ssl.{store}.type"), "PEM".to_owned()));
+                settings.push((format!("ssl.{store}.location"), files.path(&file)?));
+            }
+        }
+        let listener = self.name.to_lowercase();
+        let line = |(key, value): &(String, String)| format!("listener.name.{listener}.{key}={value}\n");
+        Ok(settings.iter().map(line).collect())
+    }
+}
+
+impl OwnKafka {
+    /// With these listeners, whose certificates `files` has (`show`), and further settings of the broker.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start(files: Files, listeners: &[Listener], settings: &str) -> Result<Self> {
+        let mut text = settings.to_owned();
+        for listener in listeners {
+            text += &listener.lines(&files)?;
+        }
+        let path = files.write("kafka.settings", &text)?;
+        let names: Vec<String> =
+            listeners.iter().map(|listener| format!("{}:{}", listener.name, listener.protocol)).collect();
+        let environment = [("KAFKA_LISTENERS", names.join(" ")), ("KAFKA_SETTINGS", path)];
+        let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let own = OwnServices::start_with(&[Service::Kafka], &environment).await?;
+        Ok(Self { own, files })
+    }
+
+    /// The administrator's bootstrap servers, in plain text.
+    ///
+    /// # Errors
+    /// When the broker is stopped.
+    pub fn plain(&self) -> Result<String> {
+        self.own.address(Service::Kafka)
+    }
+
+    /// The bootstrap servers of a listener.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn address(&self, listener: &str) -> Result<String> {
+        self.own.kafka_listener(listener)
+    }
+
+    /// A file for the relay, written anew; its path.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn file(&self, name: &str, text: &str) -> Result<String> {
+        self.files.write(name, text)
+    }
+
+    /// From its next start on a listener shows this certificate and takes those of `clients`.
+    ///
+    /// # Errors
+    /// When the files cannot be written.
+    pub fn show(&self, listener: &str, server: &Issued, clients: &Authority) -> Result<()> {
+        show(&self.files, listener, server, clients)
+    }
+
+    /// Ends all connections by stopping the broker in order and starting it again.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn restart(&self) -> Result<()> {
+        self.own.stop(Service::Kafka).await?;
+        self.own.resume(Service::Kafka).await
+    }
+
+    /// Runs a program of Kafka's own as the administrator; `arguments` follow the address.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub async fn administer(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let address = self.plain()?;
+        self.own.kafka_tool(&[&[program, "--bootstrap-server", &address], arguments].concat()).await
+    }
+
+    /// Makes a user with a password (SASL SCRAM), or changes it.
+    ///
+    /// # Errors
+    /// When the broker refuses.
+    pub async fn set_password(&self, user: &str, password: &str) -> Result<()> {
+        let credentials = format!("SCRAM-SHA-256=[password={password}]");
+        let arguments = ["--alter", "--add-config", &credentials, "--entity-type", "users", "--entity-name", user];
+        self.administer("org.apache.kafka.tools.ConfigCommand", &arguments).await.map(|_| ())
+    }
+}
+
+/// The certificate that a listener of that name shows, and whose clients it takes.
+///
+/// # Errors
+/// When the files cannot be written.
+pub fn show(files: &Files, listener: &str, server: &Issued, clients: &Authority) -> Result<()> {
+    files.write(&format!("{listener}.server.pem"), &format!("{}{}", server.key, server.certificate))?;
+    files.write(&format!("{listener}.ca.pem"), &clients.pem())?;
+    Ok(())
+}
