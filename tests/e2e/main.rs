@@ -30,6 +30,7 @@ mod metrics_truth;
 mod mutants;
 mod operate;
 mod order;
+mod passwords;
 mod phantom;
 mod plain_table;
 mod recovery;

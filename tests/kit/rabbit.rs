@@ -12,7 +12,10 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
 pub use crate::rabbit_reader::{Reader, Received};
-use crate::{cleanup, services};
+use crate::{cleanup, services, wait};
+
+/// On a machine that is busy with other brokers.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
 
 /// The queue types that differ in what an ack means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +53,10 @@ impl Rabbit {
     /// # Errors
     /// When it cannot be reached.
     pub async fn connect_to(url: &str) -> Result<Self> {
-        let connection =
-            Connection::connect(url, ConnectionProperties::default()).await.context("connecting to RabbitMQ")?;
+        // lapin does not notice a broker that goes away in the middle of a handshake.
+        let connecting = Connection::connect(url, ConnectionProperties::default());
+        let connected = wait::bounded("RabbitMQ's handshake", HANDSHAKE_MAX, connecting).await?;
+        let connection = connected.context("connecting to RabbitMQ")?;
         Ok(Self {
             url: url.to_owned(),
             connection,

@@ -4,7 +4,8 @@
 //! Guaranteed: nothing is connected to and no port is bound before everything is checked; all problems are shown at
 //! once, each with its key, its source and the rule; unknown keys are problems; no secret is in a message or a
 //! `Debug`. A command reads only the secrets it needs, so `status` works for an operator who may not read the
-//! broker's password. Deliberately absent: reloading while running; restart instead.
+//! broker's password. What lies in files of secrets is read again at each connect. Deliberately absent: reloading
+//! anything else while running; restart instead.
 
 mod brokers;
 mod database_tls;
@@ -30,7 +31,7 @@ mod tests;
 
 use std::net::SocketAddr;
 
-use outbox_core::{OnPark, Routes};
+use outbox_core::{Fresh, OnPark, Routes};
 use secrecy::ExposeSecret as _;
 
 pub use brokers::Brokers;
@@ -172,7 +173,11 @@ fn database(reader: &mut Reader) -> Option<Database> {
         return None;
     };
     match database_url::parse(url.expose_secret()) {
-        Ok(database) => return Some(database),
+        Ok(database) => {
+            let Some(path) = secret::file(reader, "database.url") else { return Some(database) };
+            let login = move || Ok(database_url::parse(&secret::text_of(&path)?)?.config().clone());
+            return Some(database.with_login(Fresh::new(login)));
+        }
         Err(rule) => reader.refuse(key, rule),
     }
     None

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use outbox_core::is_loopback;
+use outbox_core::{Fresh, is_loopback};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
@@ -26,12 +26,14 @@ const WAVE_US_MIN: u64 = 600;
 const LINGER_MAX_MS: f64 = 5_000.0;
 
 /// How to reach a cluster and how to behave towards it. `start` and `check` refuse what is not valid.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct KafkaConfig {
     /// `kafka.brokers`: host:port, separated by commas.
     pub brokers: String,
     /// `kafka.properties`: librdkafka's own, except those that would break a promise.
     pub properties: BTreeMap<String, String>,
+    /// The properties as they are when a client is made, if they may change.
+    pub fresh_properties: Option<Fresh<BTreeMap<String, String>>>,
     /// `kafka.allow_plaintext`: whether records may go to another machine unencrypted.
     pub allow_plaintext: bool,
     /// `confirm.timeout_ms`: when the oldest row has waited this long, the outcome of all is unknown.
@@ -49,6 +51,7 @@ impl KafkaConfig {
         Self {
             brokers: brokers.into(),
             properties: BTreeMap::new(),
+            fresh_properties: None,
             allow_plaintext: false,
             confirm_timeout_ms: 30_000,
             in_flight_max: 2_000,
@@ -148,6 +151,7 @@ pub fn refused_properties() -> impl Iterator<Item = (&'static str, &'static str)
 /// A checked configuration, ready to make clients from.
 #[derive(Clone)]
 pub(crate) struct Settings {
+    config: KafkaConfig,
     pub producer: ClientConfig,
     /// For the client that asks about topics. It never sends a record, and it is quiet: nobody reads its log.
     pub admin: ClientConfig,
@@ -180,6 +184,7 @@ impl Settings {
         }
         admin.set_log_level(RDKafkaLogLevel::Emerg);
         Ok(Self {
+            config: config.clone(),
             producer,
             admin,
             confirm_timeout_ms: config.confirm_timeout_ms,
@@ -190,6 +195,21 @@ impl Settings {
                 wave_us: wave_us(linger.unwrap_or(LINGER_MS)),
             },
         })
+    }
+
+    /// Reads what may have changed, a password for one. What cannot be read or is not valid changes nothing.
+    pub fn renew(&mut self) {
+        let Some(fresh) = &self.config.fresh_properties else { return };
+        let read = fresh.read().and_then(|properties| {
+            let config = KafkaConfig { properties, ..self.config.clone() };
+            config.check().and_then(|()| Self::new(&config)).map_err(|error| error.to_string())
+        });
+        match read {
+            Ok(settings) => *self = settings,
+            Err(error) => {
+                tracing::warn!(sink = "kafka", error, "the properties cannot be read anew; the last are used")
+            }
+        }
     }
 }
 

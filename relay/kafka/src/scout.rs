@@ -99,6 +99,7 @@ impl Scout {
     /// A new client asks the bootstrap servers again. librdkafka 2.12 was seen, after a restart of the only broker,
     /// with no thread for any broker left; it then never connected again.
     fn renew(&mut self) {
+        self.settings.renew();
         match self.settings.admin.create() {
             Ok(admin) => self.admin = admin,
             // The old one goes on; the sender meets the same fault and shows it.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::error::Severity;
 use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
-use crate::tls::{Tls, dial};
+use crate::tls::Database;
 
 /// Warnings so far that a commit did not wait for its standby. Any connection's count: a neighbour's warning may
 /// fail the fence once too often, never too seldom.
@@ -31,16 +31,16 @@ impl CancelledWaits {
 }
 
 pub(crate) struct Dialer {
-    pub(crate) tls: Option<Tls>,
+    pub(crate) database: Database,
     pub(crate) cancelled_waits: CancelledWaits,
 }
 
 impl Connect for Dialer {
     fn connect(&self, config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
         let config = config.clone();
-        let (tls, cancelled_waits) = (self.tls.clone(), self.cancelled_waits.clone());
+        let (database, cancelled_waits) = (self.database.clone(), self.cancelled_waits.clone());
         Box::pin(async move {
-            let (client, mut connection) = dial(&config, tls.as_ref()).await?;
+            let (client, mut connection) = database.dial(config).await?;
             let task = tokio::spawn(async move {
                 while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
                     match message {

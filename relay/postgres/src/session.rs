@@ -53,7 +53,7 @@ impl PostgresSource {
             connection.application_name("outbox-relay");
         }
         let cancelled_waits = CancelledWaits::default();
-        let dialer = Dialer { tls: config.database.tls().cloned(), cancelled_waits: cancelled_waits.clone() };
+        let dialer = Dialer { database: config.database.clone(), cancelled_waits: cancelled_waits.clone() };
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Verified };
         let manager = Manager::from_connect(connection, dialer, recycling);
         let timeouts =

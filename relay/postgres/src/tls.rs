@@ -1,7 +1,7 @@
 //! TLS to PostgreSQL: what is asked for, and the one way in which anybody connects.
 //!
 //! Guaranteed: a database that is asked for with TLS is never spoken to without; files are read anew for each
-//! connection, so that a certificate which was replaced is used at the next one. Deliberately absent: a fall-back to
+//! connection, so that a certificate or a login which was replaced is used at the next one. Deliberately absent: a fall-back to
 //! plain text, encrypted private keys, revocation lists.
 
 mod connector;
@@ -11,6 +11,7 @@ mod verifier;
 
 use std::path::PathBuf;
 
+use outbox_core::Fresh;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{CancelToken, Client, Config, Connection, Error, Socket};
@@ -54,6 +55,7 @@ pub struct Tls {
 pub struct Database {
     config: Config,
     tls: Option<Tls>,
+    login: Option<Fresh<Config>>,
 }
 
 type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
@@ -63,7 +65,13 @@ impl Database {
     #[must_use]
     pub fn new(mut config: Config, tls: Option<Tls>) -> Self {
         config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
-        Self { config, tls }
+        Self { config, tls, login: None }
+    }
+
+    /// User and password are those that `login` has at each connect. Where it has none, the last known are used.
+    #[must_use]
+    pub fn with_login(self, login: Fresh<Config>) -> Self {
+        Self { login: Some(login), ..self }
     }
 
     #[must_use]
@@ -82,14 +90,31 @@ impl Database {
     /// # Errors
     /// The driver's; what is wrong with TLS is in its source, and `tls_problem` says it.
     pub async fn connect(&self) -> Result<(Client, Connection<Socket, Stream>), Error> {
-        dial(&self.config, self.tls.as_ref()).await
+        self.dial(self.config.clone()).await
+    }
+
+    /// As `connect`, with a configuration that was changed since.
+    pub(crate) async fn dial(&self, mut config: Config) -> Result<(Client, Connection<Socket, Stream>), Error> {
+        if let Some(login) = &self.login {
+            match login.read_apart().await {
+                Ok(login) => log_in_as(&mut config, &login),
+                Err(error) => {
+                    tracing::warn!(error, "the login of the database cannot be read anew; the last one is used")
+                }
+            }
+        }
+        // A handshake's state is large, and callers keep theirs for as long as they live.
+        Box::pin(config.connect(Connector::load(self.tls()).await)).await
     }
 }
 
-/// As `Database::connect`, with a configuration that was changed since.
-pub(crate) async fn dial(config: &Config, tls: Option<&Tls>) -> Result<(Client, Connection<Socket, Stream>), Error> {
-    // A handshake's state is large, and callers keep theirs for as long as they live.
-    Box::pin(config.connect(Connector::load(tls).await)).await
+fn log_in_as(config: &mut Config, login: &Config) {
+    if let Some(user) = login.get_user() {
+        config.user(user);
+    }
+    if let Some(password) = login.get_password() {
+        config.password(password);
+    }
 }
 
 /// Asks the server to stop a statement, over a connection as secure as the statement's own.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use lapin::uri::{AMQPUri, SASLMechanism};
-use outbox_core::BackoffPolicy;
+use outbox_core::{BackoffPolicy, Fresh};
 use outbox_tls::Words;
 
 use crate::url::{self, Target, Tls};
@@ -40,6 +40,8 @@ pub struct ConfigError {
 pub struct RabbitmqOptions {
     /// `amqp://user:password@host:port/vhost` or `amqps://…`; a secret.
     pub url: String,
+    /// The URL as it is at each connect, if it may change: its user and password count, the rest stays as it was.
+    pub fresh_url: Option<Fresh<String>>,
     /// PEM file with the certificate authorities to trust instead of the system's; read at each connect, so that a
     /// rotated file counts from the next connection on.
     pub ca_file: Option<PathBuf>,
@@ -75,6 +77,7 @@ impl RabbitmqOptions {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            fresh_url: None,
             ca_file: None,
             certificate_file: None,
             key_file: None,
@@ -154,6 +157,18 @@ impl RabbitmqConfig {
 
     pub(crate) const fn uri(&self) -> &AMQPUri {
         &self.target.uri
+    }
+
+    /// With user and password as they are now.
+    pub(crate) async fn fresh_uri(&self) -> AMQPUri {
+        let mut uri = self.uri().clone();
+        let Some(fresh) = &self.options.fresh_url else { return uri };
+        let parsed = |text| url::parse(&RabbitmqOptions { url: text, ..self.options.clone() });
+        match fresh.read_apart().await.and_then(|text| parsed(text).map_err(|error| error.to_string())) {
+            Ok(target) => uri.authority.userinfo = target.uri.authority.userinfo,
+            Err(error) => tracing::warn!(error, "the login of the broker cannot be read anew; the last one is used"),
+        }
+        uri
     }
 
     /// The file of the authorities, from its key or the URL.

@@ -83,7 +83,7 @@ pub(crate) async fn open(config: &RabbitmqConfig, switch: &KillSwitch) -> lapin:
     let timeout = Duration::from_millis(config.options().connect_timeout_ms);
     let switch = switch.clone();
     Connection::connector(
-        config.uri().clone(),
+        config.fresh_uri().await,
         lapin::runtime::default_runtime()?,
         async move |uri, runtime| {
             let addresses = runtime.to_socket_addrs((uri.authority.host.clone(), uri.authority.port));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use outbox_core::{OnPark, Sink};
+use outbox_core::{Fresh, OnPark, Sink};
 use outbox_kafka::{ConfigError, KafkaConfig};
 use outbox_rabbitmq::{RabbitmqConfig, RabbitmqOptions};
 use secrecy::ExposeSecret as _;
@@ -54,6 +54,7 @@ fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> 
     let message_bytes_max = limited.then(|| reader.size_bytes("rabbitmq.message_bytes_max"));
     let url = secret::read(reader, "rabbitmq.url")?;
     let mut options = RabbitmqOptions::new(url.expose_secret());
+    options.fresh_url = secret::file(reader, "rabbitmq.url").map(|path| Fresh::new(move || secret::text_of(&path)));
     options.ca_file = ca_file;
     options.certificate_file = certificate_file;
     options.key_file = key_file;
@@ -73,7 +74,15 @@ fn rabbitmq(reader: &mut Reader, settings: &Settings) -> Option<RabbitmqConfig> 
 }
 
 fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
-    let properties = properties(reader);
+    let set = set_properties(reader);
+    let file = reader.text("kafka.properties_file").filter(|path| !path.is_empty());
+    let properties = match &file {
+        None => set.clone(),
+        Some(path) => with_file(set.clone(), path).unwrap_or_else(|rule| {
+            reader.refuse("kafka.properties_file", rule);
+            BTreeMap::new()
+        }),
+    };
     let allow_plaintext = reader.yes("kafka.allow_plaintext");
     let brokers = reader.text("kafka.brokers").filter(|brokers| !brokers.is_empty());
     let Some(brokers) = brokers else {
@@ -94,6 +103,7 @@ fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
     let config = KafkaConfig {
         brokers: entries.join(","),
         properties,
+        fresh_properties: file.map(|path| Fresh::new(move || with_file(set.clone(), &path))),
         allow_plaintext,
         confirm_timeout_ms: settings.relay.confirm_timeout_ms,
         in_flight_max: settings.relay.in_flight_max,
@@ -113,7 +123,7 @@ fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
     None
 }
 
-fn properties(reader: &mut Reader) -> BTreeMap<String, String> {
+fn set_properties(reader: &mut Reader) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, setting) in reader.below(KAFKA_PROPERTIES) {
         let key = format!("{KAFKA_PROPERTIES}.{name}");
@@ -122,22 +132,20 @@ fn properties(reader: &mut Reader) -> BTreeMap<String, String> {
             None => reader.refuse(&key, "must be one value, not a list"),
         }
     }
-    // The file wins: secrets come from files first.
-    if let Some(path) = reader.text("kafka.properties_file")
-        && let Some(text) = secret::read_file(reader, "kafka.properties_file", &path)
-    {
-        for (number, line) in text.lines().enumerate() {
-            let line = line.trim();
-            match line.split_once('=') {
-                _ if line.is_empty() || line.starts_with('#') => {}
-                Some((name, value)) => {
-                    properties.insert(name.trim().to_owned(), value.trim().to_owned());
-                }
-                None => {
-                    reader.refuse("kafka.properties_file", format!("line {} of '{path}' is not name=value", number + 1))
-                }
+    properties
+}
+
+/// The file wins: secrets come from files first.
+fn with_file(mut properties: BTreeMap<String, String>, path: &str) -> Result<BTreeMap<String, String>, String> {
+    for (number, line) in secret::text_of(path)?.lines().enumerate() {
+        let line = line.trim();
+        match line.split_once('=') {
+            _ if line.is_empty() || line.starts_with('#') => {}
+            Some((name, value)) => {
+                properties.insert(name.trim().to_owned(), value.trim().to_owned());
             }
+            None => return Err(format!("line {} of '{path}' is not name=value", number + 1)),
         }
     }
-    properties
+    Ok(properties)
 }

@@ -14,28 +14,39 @@ const SECRET_BYTES_MAX: u64 = 65_536;
 
 /// The secret of a key, from itself or its file. Trailing line ends belong to the editor and not to the secret.
 pub fn read(reader: &mut Reader, name: &str) -> Option<SecretString> {
-    let file_key = format!("{name}_file");
-    if reader.set(&file_key).is_some() {
-        let path = reader.text(&file_key)?;
-        let text = read_file(reader, &file_key, &path)?;
-        return Some(SecretString::from(text));
+    if let Some(path) = file(reader, name) {
+        return read_file(reader, &format!("{name}_file"), &path).map(SecretString::from);
     }
     reader.text(name).filter(|text| !text.is_empty()).map(SecretString::from)
 }
 
+/// The file that a key's secret comes from, if it comes from one.
+pub fn file(reader: &mut Reader, name: &str) -> Option<String> {
+    let file_key = format!("{name}_file");
+    reader.set(&file_key)?;
+    reader.text(&file_key)
+}
+
 /// The text of a file that a key names; a problem is noted when there is none.
 pub fn read_file(reader: &mut Reader, key: &str, path: &str) -> Option<String> {
+    text_of(path).map_err(|rule| reader.refuse(key, rule)).ok()
+}
+
+/// The text of a file, now.
+///
+/// # Errors
+/// Why there is none, with its path.
+pub fn text_of(path: &str) -> Result<String, String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text));
     match read {
-        Err(error) => reader.refuse(key, format!("cannot read '{path}': {error}")),
+        Err(error) => Err(format!("cannot read '{path}': {error}")),
         Ok(bytes) if bytes as u64 > SECRET_BYTES_MAX => {
-            reader.refuse(key, format!("'{path}' has more than {SECRET_BYTES_MAX} bytes and cannot be what is meant"));
+            Err(format!("'{path}' has more than {SECRET_BYTES_MAX} bytes and cannot be what is meant"))
         }
-        Ok(_) if text.trim().is_empty() => reader.refuse(key, format!("'{path}' is empty")),
-        Ok(_) => return Some(text.trim_end_matches(['\r', '\n']).to_owned()),
+        Ok(_) if text.trim().is_empty() => Err(format!("'{path}' is empty")),
+        Ok(_) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
     }
-    None
 }
 
 /// A URL without its password, for printing. What is no URL is hidden altogether.

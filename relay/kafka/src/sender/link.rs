@@ -114,6 +114,7 @@ impl Sender {
 
     pub(super) fn reopen(&mut self, now: Millis) {
         self.generation += 1;
+        self.settings.renew();
         match Line::open(&self.settings, self.generation, &self.inbox) {
             Ok(line) => {
                 self.line = Some(line);
