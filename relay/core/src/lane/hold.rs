@@ -1,5 +1,6 @@
 //! The way into the waiting room, and what is kept when the database session is lost.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::address::Address;
@@ -142,14 +143,27 @@ impl Lane {
     }
 
     /// Rule 7: positions and unpublished rows die with the session; what was published or confirmed is kept,
-    /// to be read again before it is marked.
+    /// to be read again before it is marked. Of a key with rows in flight the rows before those are kept too: a row in
+    /// flight may come back, and would go again before a claim has brought what belongs before it.
     pub fn session_lost(&mut self) {
-        let dying: Vec<i64> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| !matches!(entry.state, State::InFlight { .. } | State::Confirmed))
-            .map(|(seq, _)| *seq)
-            .collect();
+        let mut flying: HashMap<Arc<str>, i64> = HashMap::new();
+        for (seq, entry) in self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::InFlight { .. })) {
+            if let Some(name) = &entry.ordering_key {
+                flying.insert(name.clone(), *seq);
+            }
+        }
+        let mut dying = Vec::new();
+        for (seq, entry) in &mut self.entries {
+            if matches!(entry.state, State::InFlight { .. } | State::Confirmed) {
+                continue;
+            }
+            let precedes = |last: &i64| seq < last && entry.row.is_some();
+            if !entry.ordering_key.as_ref().and_then(|name| flying.get(name)).is_some_and(precedes) {
+                dying.push(*seq);
+            } else if std::mem::replace(&mut entry.state, State::Queued) != State::Queued {
+                self.queued += 1;
+            }
+        }
         self.blocked_keys.clear();
         self.failed_single.clear();
         self.ready.clear();

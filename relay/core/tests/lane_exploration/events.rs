@@ -14,9 +14,13 @@ pub struct Faults {
     /// A lease runs out although its owner lives.
     pub expiries: usize,
     pub nacks: usize,
+    /// A sink sends a row back unwritten, since its lease is over by now.
+    pub returns: usize,
     pub in_all: usize,
     /// Whether transactions are under way at first, so that they may commit late, and `low` moves.
     pub late: bool,
+    /// Rows of a key follow each other without waiting.
+    pub pipelined: bool,
 }
 
 /// A write whose client is gone and which may still be carried out.
@@ -62,4 +66,5 @@ pub enum Action {
     Cut(usize),
     Expire(usize),
     Nack(usize),
+    Return(usize),
 }

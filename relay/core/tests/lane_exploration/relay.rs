@@ -10,6 +10,7 @@ use outbox_core::{
 };
 
 use crate::Variant;
+use crate::database::key;
 
 const NOW: Millis = Millis(0);
 
@@ -32,6 +33,19 @@ pub struct Mark {
 pub struct Sent {
     pub seq: i64,
     pub serial: u64,
+    /// The serial of the first row of its run (`Run`, which a copy of a state would share).
+    run: u64,
+}
+
+/// What a sink says of a row.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub enum Said {
+    Acked,
+    Nacked,
+    /// It was not written.
+    Returned,
+    /// The link broke.
+    Nothing,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +62,12 @@ pub struct Relay {
     pub turn: Option<Turn>,
     pub marking: Option<Mark>,
     pub channel: Vec<Sent>,
-    pub answers: Vec<(Sent, bool)>,
+    pub answers: Vec<(Sent, Said)>,
+    pub order: KeyOrder,
+    /// Of the one key that has several rows: how many are in flight by the lane's book, their run, runs that broke.
+    flying: usize,
+    run: u64,
+    broken: Vec<u64>,
 }
 
 /// Two relays are the same when nothing could tell them apart; the lane shows all it has.
@@ -75,7 +94,7 @@ impl PartialEq for Relay {
 }
 
 impl Relay {
-    pub fn new(owner: u8) -> Self {
+    pub fn new(owner: u8, order: KeyOrder) -> Self {
         Self {
             owner,
             session: true,
@@ -88,6 +107,10 @@ impl Relay {
             marking: None,
             channel: Vec::new(),
             answers: Vec::new(),
+            order,
+            flying: 0,
+            run: 0,
+            broken: Vec::new(),
         }
     }
 
@@ -105,6 +128,7 @@ impl Relay {
     /// Somebody else owns the lane.
     pub fn dropped(&mut self) {
         self.lane.clear();
+        self.flying = 0;
         self.lease = None;
         self.valid = false;
         self.known_epoch = None;
@@ -117,7 +141,7 @@ impl Relay {
     pub fn work(&mut self, variant: Variant) {
         let Some(epoch) = self.lease else { return };
         while self.valid && self.lane.has_ready() {
-            let Some(sent) = next(&mut self.lane) else { break };
+            let Some(sent) = self.next() else { break };
             self.channel.push(sent);
             if variant == Variant::MarkBeforeConfirm && self.lane.answered(sent.seq, sent.serial).is_some() {
                 self.lane.confirm(sent.seq);
@@ -145,20 +169,64 @@ impl Relay {
         self.lane.on_page(page.rows.into_iter().map(map).collect(), &facts, horizon);
     }
 
-    /// The broker's word, or that of a link that broke (`None`).
-    pub fn answer(&mut self, sent: Sent, acked: Option<bool>, variant: Variant) {
+    /// Of the rows in memory only these are still there.
+    pub fn retain(&mut self, still: &[RowId]) {
+        self.lane.retain(still);
+        let known = self.lane.seqs();
+        let answers = self.answers.iter().map(|(sent, _)| sent);
+        let flying = self.channel.iter().chain(answers).filter(|sent| sent.run > 0 && known.contains(&sent.seq));
+        self.flying = flying.count();
+    }
+
+    fn next(&mut self) -> Option<Sent> {
+        let order = self.order;
+        let published = self.lane.next_publication(|_| order, |_| Gate::Open, NOW)?;
+        let (seq, serial) = (published.row.id.seq, published.serial);
+        if key(seq).is_none() {
+            return Some(Sent { seq, serial, run: 0 });
+        }
+        if self.flying == 0 {
+            self.run = serial;
+        }
+        self.flying += 1;
+        Some(Sent { seq, serial, run: self.run })
+    }
+
+    /// The sink says something else than "confirmed" of the first row on its way.
+    pub fn refuse(&mut self, said: Said) {
+        let first = self.channel.remove(0);
+        self.answers.push((first, said));
+        self.broken.extend((first.run > 0).then_some(first.run));
+    }
+
+    /// The first row on its way comes to the broker, unless an earlier one of its run was not confirmed.
+    pub fn arrive(&mut self) -> Option<i64> {
+        if self.broken.contains(&self.channel[0].run) {
+            self.refuse(Said::Returned);
+            return None;
+        }
+        let first = self.channel.remove(0);
+        self.answers.push((first, Said::Acked));
+        Some(first.seq)
+    }
+
+    /// The sink's word reaches the lane.
+    pub fn answer(&mut self, sent: Sent, said: Said, variant: Variant) {
         let Some(answered) = self.lane.answered(sent.seq, sent.serial) else { return };
-        let outcome = match acked {
-            Some(true) => Outcome::Confirmed,
-            Some(false) => Outcome::Busy { reason: Reason::Nack, detail: String::new() },
-            None if variant == Variant::UnknownCountsAsSent => Outcome::Confirmed,
-            None => Outcome::Unknown { detail: String::new() },
+        self.flying -= usize::from(sent.run > 0);
+        let outcome = match said {
+            Said::Acked => Outcome::Confirmed,
+            Said::Nacked => Outcome::Busy { reason: Reason::Nack, detail: String::new() },
+            Said::Returned => Outcome::NotSent,
+            Said::Nothing if variant == Variant::UnknownCountsAsSent => Outcome::Confirmed,
+            Said::Nothing => Outcome::Unknown { detail: String::new() },
         };
+        let unknown = matches!(outcome, Outcome::Unknown { .. });
         let backoff = BackoffPolicy { initial_ms: 1, max_ms: 1 };
         let policy = RetryPolicy { backoff, attempts_max: 9, attempts_min_age_ms: 0 };
         match decide(outcome, answered.history, &policy) {
             Verdict::Mark => self.lane.confirm(sent.seq),
-            Verdict::Again => self.lane.again(sent.seq, true),
+            Verdict::Again => self.lane.again(sent.seq, unknown),
             Verdict::Hold(mut verdict) => {
                 // Its jitter is no part of the state.
                 verdict.delay_ms = Some(1);
@@ -172,15 +240,10 @@ impl Relay {
         let channel = std::mem::take(&mut self.channel);
         let answers = std::mem::take(&mut self.answers);
         for sent in answers.iter().map(|(sent, _)| sent).chain(&channel) {
-            self.answer(*sent, None, variant);
+            self.answer(*sent, Said::Nothing, variant);
         }
         channel.into_iter().map(|sent| sent.seq).collect()
     }
-}
-
-fn next(lane: &mut Lane) -> Option<Sent> {
-    let published = lane.next_publication(|_| KeyOrder::Strict, |_| Gate::Open, NOW)?;
-    Some(Sent { seq: published.row.id.seq, serial: published.serial })
 }
 
 fn map(claimed: outbox_core::Claimed) -> Mapped {

@@ -1,11 +1,11 @@
 //! Two relays, the database, the broker between them, and every event that may come next.
 
-use outbox_core::HoldEntry;
+use outbox_core::{HoldEntry, KeyOrder};
 
 use crate::Variant;
 use crate::database::{Database, Fate, ROWS, key};
 use crate::events::{Action, Faults, Met, Orphan};
-use crate::relay::{Relay, Turn};
+use crate::relay::{Relay, Said, Turn};
 
 #[derive(Clone, Debug)]
 pub struct World {
@@ -38,11 +38,12 @@ impl PartialEq for World {
 
 impl World {
     pub fn new(variant: Variant, left: Faults) -> Self {
+        let order = if left.pipelined { KeyOrder::Pipelined } else { KeyOrder::Strict };
         Self {
             variant,
             left,
             database: Database::new(left.late),
-            relays: vec![Relay::new(0), Relay::new(1)],
+            relays: (0..2).map(|owner| Relay::new(owner, order)).collect(),
             arrived: Vec::new(),
             zombies: Vec::new(),
             orphans: Vec::new(),
@@ -160,6 +161,7 @@ impl World {
             may(self.left.cuts, !relay.channel.is_empty() || !relay.answers.is_empty(), Action::Cut(index));
             may(self.left.expiries, owns && relay.valid, Action::Expire(index));
             may(self.left.nacks, !relay.channel.is_empty(), Action::Nack(index));
+            may(self.left.returns, !relay.channel.is_empty(), Action::Return(index));
         }
         actions
     }
@@ -204,19 +206,19 @@ impl World {
             Action::TurnRuns(index) => self.turn_runs(index),
             Action::TurnEnds(index) => self.turn_ends(index),
             Action::Arrive(index) => {
-                let sent = self.relays[index].channel.remove(0);
-                self.relays[index].answers.push((sent, true));
-                self.arrive(sent.seq);
+                if let Some(seq) = self.relays[index].arrive() {
+                    self.arrive(seq);
+                }
             }
             Action::Answer(index) => {
-                let (sent, acked) = self.relays[index].answers.remove(0);
-                self.relays[index].answer(sent, Some(acked), self.variant);
+                let (sent, said) = self.relays[index].answers.remove(0);
+                self.relays[index].answer(sent, said, self.variant);
             }
             Action::MarkRuns(index) => self.mark_runs(index),
             Action::MarkEnds(index) => self.mark_ends(index),
-            Action::Crash(_) | Action::SessionLost(_) | Action::Cut(_) | Action::Expire(_) | Action::Nack(_) => {
+            fault => {
                 self.left.in_all -= 1;
-                self.strike(action);
+                self.strike(fault);
             }
         }
     }
@@ -225,10 +227,11 @@ impl World {
         match fault {
             Action::Crash(index) => {
                 self.left.crashes -= 1;
+                let order = self.relays[index].order;
                 self.leave_orphans(index);
                 let owner = self.next_owner;
                 self.next_owner += 1;
-                let dead = std::mem::replace(&mut self.relays[index], Relay::new(owner));
+                let dead = std::mem::replace(&mut self.relays[index], Relay::new(owner, order));
                 self.zombies.extend(dead.channel.iter().map(|sent| sent.seq));
             }
             Action::SessionLost(index) => {
@@ -247,8 +250,11 @@ impl World {
             }
             Action::Nack(index) => {
                 self.left.nacks -= 1;
-                let sent = self.relays[index].channel.remove(0);
-                self.relays[index].answers.push((sent, false));
+                self.relays[index].refuse(Said::Nacked);
+            }
+            Action::Return(index) => {
+                self.left.returns -= 1;
+                self.relays[index].refuse(Said::Returned);
             }
             _ => {}
         }
@@ -299,7 +305,7 @@ impl World {
         database.expired = false;
         if continuous {
             let still = database.recheck(&relay.lane.kept());
-            relay.lane.retain(&still);
+            relay.retain(&still);
         } else {
             relay.lane.clear();
         }

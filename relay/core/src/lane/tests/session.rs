@@ -43,6 +43,32 @@ fn an_answer_that_comes_after_the_session_still_counts() {
     assert_eq!(lane.publish().map(|sent| sent.0), Some(2));
 }
 
+/// Found by a campaign: the last row of a run came back after the session, and went again before the first ones were
+/// claimed anew.
+#[test]
+fn what_came_back_before_the_session_ended_goes_before_what_comes_back_after_it() {
+    for failed in [false, true] {
+        let mut lane = Checked::new(false);
+        lane.page(vec![fresh(1, "k"), fresh(2, "k"), fresh(3, "k"), fresh(4, "k")]);
+        let sent: Vec<(i64, u64)> = (0..3).filter_map(|_| lane.publish_as(KeyOrder::Pipelined)).collect();
+        if failed {
+            lane.fail(sent[0], nacked());
+        } else {
+            lane.again(sent[0], false);
+        }
+        lane.again(sent[1], false);
+        lane.0.session_lost();
+        check_invariants(&lane.0);
+        assert_eq!(lane.0.seqs(), [1, 2, 3], "4 is behind what is in flight");
+        assert!(!lane.0.must_hold());
+        lane.0.retain(&[id(1), id(2), id(3)]);
+        check_invariants(&lane.0);
+        lane.again(sent[2], false);
+        let order: Vec<i64> = lane.publish_all(KeyOrder::Pipelined).iter().map(|sent| sent.0).collect();
+        assert_eq!(order, [1, 2, 3]);
+    }
+}
+
 #[test]
 fn rows_that_are_gone_are_forgotten() {
     let mut lane = Checked::new(false);
