@@ -22,6 +22,7 @@ mod failures_kafka;
 mod failures_loss;
 mod failures_sizes;
 mod fidelity;
+mod kafka_tls;
 mod kill9;
 mod kit;
 mod late_commits;

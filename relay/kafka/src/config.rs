@@ -13,6 +13,7 @@ use rdkafka::error::KafkaError;
 use thiserror::Error;
 
 use crate::gate::Batching;
+use crate::handshake::fault_of_files;
 
 /// librdkafka's own time-out of a record: its maximum is about 24.8 days. It must never fire, since a record
 /// that times out is skipped while later ones of its key are written.
@@ -67,7 +68,9 @@ impl KafkaConfig {
         let settings = Settings::new(self)?;
         // librdkafka checks how settings go together only when a client is made; making one sends nothing yet.
         let made: Result<rdkafka::producer::BaseProducer, _> = settings.producer.create();
-        made.map(drop).map_err(ConfigError::from_kafka)
+        let value = |rule| ConfigError::Value { key: "kafka.properties".to_owned(), rule };
+        let explained = |error| fault_of_files(self).map_or_else(|| ConfigError::from_kafka(error), value);
+        made.map(drop).map_err(explained)
     }
 }
 
@@ -195,6 +198,10 @@ impl Settings {
                 wave_us: wave_us(linger.unwrap_or(LINGER_MS)),
             },
         })
+    }
+
+    pub const fn config(&self) -> &KafkaConfig {
+        &self.config
     }
 
     /// Reads what may have changed, a password for one. What cannot be read or is not valid changes nothing.

@@ -23,6 +23,11 @@ pub(crate) enum Event {
         code: RDKafkaErrorCode,
         detail: String,
     },
+    /// What a handshake of ours says of the brokers, after librdkafka's failed.
+    Looked {
+        generation: u64,
+        why: Option<String>,
+    },
     /// What the cluster said about a topic.
     Asked {
         topic: String,

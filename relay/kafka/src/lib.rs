@@ -15,6 +15,7 @@ mod config;
 mod delivery;
 mod flight;
 mod gate;
+mod handshake;
 mod inbox;
 mod message;
 mod partition;

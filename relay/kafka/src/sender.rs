@@ -55,6 +55,8 @@ pub(crate) struct Sender {
     backoff: Backoff,
     /// What was last heard against the cluster, until it answers again.
     trouble: Option<Link>,
+    /// Somebody looks for its reason, since then.
+    looking: Option<Millis>,
     /// Topics are never forgotten: their number is bounded by what routes and the allow-list let through.
     topics: Vec<Topic>,
     names: HashMap<String, usize>,
@@ -88,6 +90,7 @@ impl Sender {
             rounds: Rounds::new(),
             backoff,
             trouble: None,
+            looking: None,
             topics: Vec::new(),
             names: HashMap::new(),
             waiting: BTreeSet::new(),
@@ -129,6 +132,7 @@ impl Sender {
             Event::Trouble { generation, code, detail } if generation == self.generation => self.heard(code, detail),
             Event::Asked { topic, standing } => self.asked(&topic, standing),
             Event::Checked(answer) => self.checked(answer),
+            Event::Looked { generation, why } => self.looked(generation, why),
             // Of a producer that is gone.
             Event::Landed { .. } | Event::Trouble { .. } | Event::Stop { .. } => {}
         }

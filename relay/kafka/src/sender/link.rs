@@ -4,9 +4,13 @@ use outbox_core::{Clock, Link, Millis, Outcome, Peer, Sink};
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::{HURRY_MS, Sender, not_sent};
+use crate::handshake;
 use crate::inbox::Mail;
 use crate::producer::Line;
 use crate::scout::Ask;
+
+/// Between two handshakes that look for a reason.
+const HANDSHAKE_PAUSE_MS: u64 = 5_000;
 
 impl Sender {
     /// librdkafka spoke about the producer or its connections.
@@ -14,22 +18,49 @@ impl Sender {
         use RDKafkaErrorCode as Code;
         // A peer that hangs up on our handshake (it speaks no TLS, or dislikes our certificate) counts as a lost
         // connection or as a TLS error, depending on who is faster; only the text is the same.
-        let handshake = code == Code::BrokerTransportFailure && detail.contains("SSL handshake failed");
+        let handshake = code == Code::BrokerTransportFailure
+            && ["SSL handshake failed", "SSL alert number"].iter().any(|part| detail.contains(part));
+        let refused = |detail| Link::Refused { detail: format!("{detail}; look at kafka.properties and the login") };
         match code {
             Code::Fatal => self.end_by_fatal(&detail),
-            Code::BrokerTransportFailure
-            | Code::Authentication
-            | Code::SaslAuthenticationFailed
-            | Code::SSL
-            | Code::ClusterAuthorizationFailed
-                if handshake || code != Code::BrokerTransportFailure =>
-            {
-                self.troubled(Link::Refused { detail: format!("{detail}; look at kafka.properties and the login") });
+            Code::BrokerTransportFailure | Code::SSL if handshake || code == Code::SSL => {
+                if !matches!(self.trouble, Some(Link::Refused { .. })) {
+                    self.trouble = Some(refused(detail));
+                }
+                self.look();
+            }
+            Code::Authentication | Code::SaslAuthenticationFailed | Code::ClusterAuthorizationFailed => {
+                self.troubled(refused(detail));
             }
             _ if matches!(self.trouble, Some(Link::Refused { .. })) => {}
             // It only counts them; what was heard before says why.
             Code::AllBrokersDown if self.trouble.is_some() => self.ask(Ask::Check),
-            _ => self.troubled(Link::Down { detail }),
+            _ => {
+                if !self.up {
+                    self.look();
+                }
+                self.troubled(Link::Down { detail });
+            }
+        }
+    }
+
+    /// Asks why, not too often. `looked` is the answer.
+    fn look(&mut self) {
+        let now = Clock.now();
+        if self.looking.is_none_or(|since| now.since(since) > HANDSHAKE_PAUSE_MS) {
+            self.looking = Some(now);
+            handshake::look(self.settings.config(), self.generation, &self.inbox);
+        }
+    }
+
+    /// A reason that was found says more than librdkafka does.
+    pub(super) fn looked(&mut self, generation: u64, why: Option<String>) {
+        if generation != self.generation || self.line.is_none() {
+            return;
+        }
+        let found = why.map(|detail| Link::Refused { detail });
+        if let Some(trouble) = found.or_else(|| self.trouble.clone()) {
+            self.troubled(trouble);
         }
     }
 
