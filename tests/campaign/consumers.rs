@@ -7,6 +7,7 @@ use anyhow::Result;
 use outbox_tests::kafka::{self, Kafka};
 use outbox_tests::ledger::Arrival;
 use outbox_tests::rabbit::Rabbit;
+use outbox_tests::wait;
 use tokio::sync::watch;
 
 use crate::evidence::Notes;
@@ -17,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(500);
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Reads a queue for ever; rests while `resting`.
+/// Reads a queue for ever; rests while `resting`. A client that has been silent for long is replaced, as Kafka's is.
 pub async fn rabbitmq(url: String, queue: String, notes: Notes, mut resting: watch::Receiver<bool>) {
     loop {
         let _ = read_rabbitmq(&url, &queue, &notes, &mut resting).await;
@@ -27,14 +28,20 @@ pub async fn rabbitmq(url: String, queue: String, notes: Notes, mut resting: wat
 
 async fn read_rabbitmq(url: &str, queue: &str, notes: &Notes, resting: &mut watch::Receiver<bool>) -> Result<()> {
     let rabbit = Rabbit::connect_to(url).await?;
-    let mut reader = rabbit.reader(queue, PREFETCH).await?;
-    loop {
-        resting.wait_for(|resting| !resting).await?;
+    let mut reader = wait::bounded("a consumer to be taken", SILENCE_MAX, rabbit.reader(queue, PREFETCH)).await??;
+    let mut heard = Instant::now();
+    while heard.elapsed() < SILENCE_MAX {
+        if *resting.borrow() {
+            resting.wait_for(|resting| !resting).await?;
+            heard = Instant::now();
+        }
         if let Some(message) = reader.next(LOOK).await? {
+            heard = Instant::now();
             let arrival = message.arrival().unwrap_or_else(|error| unreadable(&error));
             notes.arrived(arrival, message.redelivered);
         }
     }
+    Ok(())
 }
 
 /// Reads a topic from its begin for ever. A client that has been silent for long is replaced: after a restart of the

@@ -1,6 +1,6 @@
 //! The schedule of faults: drawn by lot from a seed, batch by batch, printed as text and read back.
 //!
-//! A batch is one to eight faults that overlap; between two batches the relays must clear the backlog.
+//! A batch is one to fourteen faults that overlap; between two batches the relays must clear the backlog.
 
 use std::fmt;
 use std::str::FromStr;
@@ -145,7 +145,7 @@ const SELDOM: [&str; 4] = ["_acquire", "_hold", "_renew", "_release"];
 const CLOCKS: [&str; 4] = ["+2s", "-2s", "+3600s", "-3600s"];
 
 /// The most that is drawn for a batch; what cannot go together is left out.
-const OVERLAP_MAX: usize = 8;
+const OVERLAP_MAX: usize = 14;
 
 /// One fault of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,7 +238,9 @@ impl Schedule {
         let mut random = fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
         let mut batch: Vec<Fault> = Vec::new();
         for _ in 0..random.usize(1..=OVERLAP_MAX) {
-            let fault = self.draw(&mut random, batch.len());
+            // A service takes seconds to come back.
+            let spread_ms = if batch.iter().any(|fault| fault.kind.is_costly()) { 4_000 } else { 900 };
+            let fault = self.draw(&mut random, if batch.is_empty() { 0 } else { spread_ms });
             let freezes = |one: Kind, other: Kind| one == Kind::BrokerFrozen && other.asks_broker();
             let clash = |other: &Fault| {
                 other.kind == fault.kind
@@ -275,7 +277,7 @@ impl Schedule {
         })
     }
 
-    fn draw(&self, random: &mut fastrand::Rng, before: usize) -> Fault {
+    fn draw(&self, random: &mut fastrand::Rng, spread_ms: u64) -> Fault {
         let sum: u32 = self.kinds.iter().map(|kind| kind.1).sum();
         let mut ticket = random.u32(0..sum);
         let mut drawn = self.kinds[0];
@@ -303,7 +305,7 @@ impl Schedule {
         };
         Fault {
             kind,
-            offset_ms: if before == 0 { 0 } else { random.u64(0..700) },
+            offset_ms: random.u64(0..=spread_ms),
             lasts_ms: random.u64(shortest..=longest),
             relay: one.then(|| random.usize(0..self.relays)),
             detail,
