@@ -235,14 +235,20 @@ impl Relay {
         }
     }
 
+    /// What is on the link if it breaks now: a row behind one that came back unwritten was not written either.
+    pub fn on_the_link(&self) -> Vec<i64> {
+        self.channel.iter().filter(|sent| !self.broken.contains(&sent.run)).map(|sent| sent.seq).collect()
+    }
+
     /// The link breaks: nothing that was sent is answered any more.
     pub fn cut(&mut self, variant: Variant) -> Vec<i64> {
+        let lost = self.on_the_link();
         let channel = std::mem::take(&mut self.channel);
         let answers = std::mem::take(&mut self.answers);
         for sent in answers.iter().map(|(sent, _)| sent).chain(&channel) {
             self.answer(*sent, Said::Nothing, variant);
         }
-        channel.into_iter().map(|sent| sent.seq).collect()
+        lost
     }
 }
 

@@ -15,8 +15,9 @@ pub struct World {
     relays: Vec<Relay>,
     /// In the order of first arrival.
     arrived: Vec<i64>,
-    /// On broken links; each may still come to the broker, or not.
-    zombies: Vec<i64>,
+    /// On broken links, told apart by a number; each may still come to the broker, or not.
+    zombies: Vec<(u8, i64)>,
+    links_broken: u8,
     orphans: Vec<Orphan>,
     next_owner: u8,
     pub inverted: bool,
@@ -46,6 +47,7 @@ impl World {
             relays: (0..2).map(|owner| Relay::new(owner, order)).collect(),
             arrived: Vec::new(),
             zombies: Vec::new(),
+            links_broken: 0,
             orphans: Vec::new(),
             next_owner: 2,
             inverted: false,
@@ -89,7 +91,12 @@ impl World {
             actions.push(Action::LeaseEnds);
         }
         actions.extend((0..self.orphans.len()).map(Action::Orphan));
-        actions.extend((0..self.zombies.len()).map(Action::Zombie));
+        // What is on one link comes in its order.
+        let first = |index: &usize| {
+            let (link, seq) = self.zombies[*index];
+            !self.zombies[..*index].iter().any(|before| before.0 == link && key(before.1) == key(seq))
+        };
+        actions.extend((0..self.zombies.len()).filter(first).map(Action::Zombie));
         for index in 0..self.relays.len() {
             self.relay_progress(index, &mut actions);
         }
@@ -191,7 +198,7 @@ impl World {
             Action::LeaseEnds => self.database.expired = true,
             Action::Orphan(index) => self.run_orphan(index),
             Action::Zombie(index) => {
-                let seq = self.zombies.remove(index);
+                let (_, seq) = self.zombies.remove(index);
                 self.arrive(seq);
             }
             Action::Acquire(index) => self.acquire(index),
@@ -232,7 +239,7 @@ impl World {
                 let owner = self.next_owner;
                 self.next_owner += 1;
                 let dead = std::mem::replace(&mut self.relays[index], Relay::new(owner, order));
-                self.zombies.extend(dead.channel.iter().map(|sent| sent.seq));
+                self.strand(dead.on_the_link());
             }
             Action::SessionLost(index) => {
                 self.left.sessions -= 1;
@@ -242,7 +249,7 @@ impl World {
             Action::Cut(index) => {
                 self.left.cuts -= 1;
                 let lost = self.relays[index].cut(self.variant);
-                self.zombies.extend(lost);
+                self.strand(lost);
             }
             Action::Expire(index) => {
                 self.left.expiries -= 1;
@@ -258,6 +265,13 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// A link breaks with these on it.
+    fn strand(&mut self, rows: Vec<i64>) {
+        self.links_broken += 1;
+        let link = self.links_broken;
+        self.zombies.extend(rows.into_iter().map(|seq| (link, seq)));
     }
 
     /// Writes that were sent and not carried out yet.
