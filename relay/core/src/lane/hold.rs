@@ -146,21 +146,11 @@ impl Lane {
     /// to be read again before it is marked. Of a key with rows in flight the rows before those are kept too: a row in
     /// flight may come back, and would go again before a claim has brought what belongs before it.
     pub fn session_lost(&mut self) {
-        let mut flying: HashMap<Arc<str>, i64> = HashMap::new();
-        for (seq, entry) in self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::InFlight { .. })) {
-            if let Some(name) = &entry.ordering_key {
-                flying.insert(name.clone(), *seq);
-            }
-        }
-        let mut dying = Vec::new();
-        for (seq, entry) in &mut self.entries {
-            if matches!(entry.state, State::InFlight { .. } | State::Confirmed) {
-                continue;
-            }
-            let precedes = |last: &i64| seq < last && entry.row.is_some();
-            if !entry.ordering_key.as_ref().and_then(|name| flying.get(name)).is_some_and(precedes) {
-                dying.push(*seq);
-            } else if std::mem::replace(&mut entry.state, State::Queued) != State::Queued {
+        let (dying, kept) = self.unpublished();
+        for seq in kept {
+            if let Some(entry) = self.entries.get_mut(&seq)
+                && std::mem::replace(&mut entry.state, State::Queued) != State::Queued
+            {
                 self.queued += 1;
             }
         }
@@ -181,12 +171,29 @@ impl Lane {
             self.entries.iter().filter(|(_, entry)| entry.state == State::Confirmed).map(|(seq, _)| *seq).collect();
     }
 
-    /// Nothing more is published: rows that are not in flight leave memory, whoever owns the lane next claims them.
+    /// Rows that are neither with a sink nor confirmed: those that may leave memory, and those that stand before a row
+    /// in flight of their key.
+    fn unpublished(&self) -> (Vec<i64>, Vec<i64>) {
+        let in_flight = self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::InFlight { .. }));
+        let last: HashMap<&Arc<str>, i64> =
+            in_flight.filter_map(|(seq, entry)| Some((entry.ordering_key.as_ref()?, *seq))).collect();
+        let here = self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::Queued | State::Failed(_)));
+        let precedes = |(seq, entry): &(&i64, &Entry)| {
+            let last = entry.ordering_key.as_ref().and_then(|name| last.get(name));
+            entry.row.is_some() && last.is_some_and(|last| *seq < last)
+        };
+        let (before, free): (Vec<_>, Vec<_>) = here.partition(precedes);
+        let seqs = |rows: Vec<(&i64, &Entry)>| rows.into_iter().map(|(seq, _)| *seq).collect();
+        (seqs(free), seqs(before))
+    }
+
+    /// Nothing more is published: rows that are not in flight leave memory, whoever owns the lane next claims them. Rows
+    /// before one in flight of their key stay as long as that one may still come back to this lane.
     pub fn stop_publishing(&mut self) {
-        let queued: Vec<i64> =
-            self.entries.iter().filter(|(_, entry)| entry.state == State::Queued).map(|(seq, _)| *seq).collect();
+        let (mut leaving, _) = self.unpublished();
+        leaving.retain(|seq| self.entries.get(seq).is_some_and(|entry| entry.state == State::Queued));
         self.ready.clear();
-        for seq in queued {
+        for seq in leaving {
             self.forget(seq);
         }
     }

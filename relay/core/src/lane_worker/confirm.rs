@@ -30,7 +30,6 @@ impl<S: Session> LaneWorker<S> {
                 self.lane.confirm(answer.seq);
                 self.drill(&answered);
             }
-            Verdict::Again if self.stopping => self.lane.forget(answer.seq),
             Verdict::Again => {
                 self.pause_until = now.plus(PAUSE_MS);
                 self.lane.again(answer.seq, unknown);

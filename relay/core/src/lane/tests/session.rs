@@ -69,6 +69,27 @@ fn what_came_back_before_the_session_ended_goes_before_what_comes_back_after_it(
     }
 }
 
+/// A lane that is to be given away may lose its session first, and then comes back with its memory.
+#[test]
+fn what_came_back_to_a_lane_that_stops_goes_before_what_comes_back_after_its_session() {
+    let mut lane = Checked::new(false);
+    lane.page(vec![fresh(1, "k"), fresh(2, "k"), fresh(3, "k"), fresh(4, "other")]);
+    let sent: Vec<(i64, u64)> = (0..2).filter_map(|_| lane.publish_as(KeyOrder::Pipelined)).collect();
+    lane.again(sent[0], false);
+    lane.0.stop_publishing();
+    check_invariants(&lane.0);
+    assert_eq!(lane.0.seqs(), [1, 2], "3 and 4 are for the next owner");
+    let mut stopped = Checked(lane.0.clone());
+    stopped.again(sent[1], false);
+    stopped.0.stop_publishing();
+    assert!(stopped.0.is_empty(), "with nothing in flight nothing is kept");
+    lane.0.session_lost();
+    lane.0.retain(&[id(1), id(2)]);
+    lane.again(sent[1], false);
+    let order: Vec<i64> = lane.publish_all(KeyOrder::Pipelined).iter().map(|sent| sent.0).collect();
+    assert_eq!(order, [1, 2]);
+}
+
 #[test]
 fn rows_that_are_gone_are_forgotten() {
     let mut lane = Checked::new(false);
