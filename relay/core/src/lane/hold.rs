@@ -146,14 +146,7 @@ impl Lane {
     /// to be read again before it is marked. Of a key with rows in flight the rows before those are kept too: a row in
     /// flight may come back, and would go again before a claim has brought what belongs before it.
     pub fn session_lost(&mut self) {
-        let (dying, kept) = self.unpublished();
-        for seq in kept {
-            if let Some(entry) = self.entries.get_mut(&seq)
-                && std::mem::replace(&mut entry.state, State::Queued) != State::Queued
-            {
-                self.queued += 1;
-            }
-        }
+        let dying = self.leaving();
         self.blocked_keys.clear();
         self.failed_single.clear();
         self.ready.clear();
@@ -163,6 +156,10 @@ impl Lane {
         for seq in dying {
             self.forget(seq);
         }
+        for entry in self.entries.values_mut().filter(|entry| matches!(entry.state, State::Failed(_))) {
+            entry.state = State::Queued;
+            self.queued += 1;
+        }
         self.keys.retain(|_, key| !key.is_done());
         if !mutant("keep_positions") {
             self.ceiling = 0;
@@ -171,30 +168,28 @@ impl Lane {
             self.entries.iter().filter(|(_, entry)| entry.state == State::Confirmed).map(|(seq, _)| *seq).collect();
     }
 
-    /// Rows that are neither with a sink nor confirmed: those that may leave memory, and those that stand before a row
-    /// in flight of their key.
-    fn unpublished(&self) -> (Vec<i64>, Vec<i64>) {
+    /// Rows that are neither with a sink nor confirmed, but for those that stand before a row in flight of their key. One
+    /// without an address could not go again, and leaves in any case.
+    fn leaving(&self) -> Vec<i64> {
         let in_flight = self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::InFlight { .. }));
         let last: HashMap<&Arc<str>, i64> =
             in_flight.filter_map(|(seq, entry)| Some((entry.ordering_key.as_ref()?, *seq))).collect();
-        let here = self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::Queued | State::Failed(_)));
-        let precedes = |(seq, entry): &(&i64, &Entry)| {
+        let leaves = |seq: i64, entry: &Entry| {
             let last = entry.ordering_key.as_ref().and_then(|name| last.get(name));
-            entry.row.is_some() && last.is_some_and(|last| *seq < last)
+            let stays = entry.address.is_some() && last.is_some_and(|last| seq < *last);
+            matches!(entry.state, State::Queued | State::Failed(_)) && !stays
         };
-        let (before, free): (Vec<_>, Vec<_>) = here.partition(precedes);
-        let seqs = |rows: Vec<(&i64, &Entry)>| rows.into_iter().map(|(seq, _)| *seq).collect();
-        (seqs(free), seqs(before))
+        self.entries.iter().filter(|(seq, entry)| leaves(**seq, entry)).map(|(seq, _)| *seq).collect()
     }
 
     /// Nothing more is published: rows that are not in flight leave memory, whoever owns the lane next claims them. Rows
     /// before one in flight of their key stay as long as that one may still come back to this lane.
     pub fn stop_publishing(&mut self) {
-        let (mut leaving, _) = self.unpublished();
-        leaving.retain(|seq| self.entries.get(seq).is_some_and(|entry| entry.state == State::Queued));
         self.ready.clear();
-        for seq in leaving {
-            self.forget(seq);
+        for seq in self.leaving() {
+            if self.entries.get(&seq).is_some_and(|entry| entry.state == State::Queued) {
+                self.forget(seq);
+            }
         }
     }
 

@@ -69,6 +69,21 @@ fn what_came_back_before_the_session_ended_goes_before_what_comes_back_after_it(
     }
 }
 
+/// It committed late, so a later row of its key was on its way already.
+#[test]
+fn a_row_without_an_address_is_claimed_anew_although_a_later_one_is_in_flight() {
+    let mut lane = Checked::new(false);
+    lane.page(vec![fresh(2, "k")]);
+    let sent = lane.publish().expect("2");
+    let unroutable = Mapped { target: Err(parked()), ..fresh(1, "k") };
+    lane.page(vec![unroutable]);
+    lane.0.session_lost();
+    check_invariants(&lane.0);
+    assert_eq!(lane.0.seqs(), [2], "1 can never go from memory");
+    lane.confirm(sent);
+    assert_eq!(lane.mark_all(), [2]);
+}
+
 /// A lane that is to be given away may lose its session first, and then comes back with its memory.
 #[test]
 fn what_came_back_to_a_lane_that_stops_goes_before_what_comes_back_after_its_session() {
