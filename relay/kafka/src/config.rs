@@ -154,12 +154,10 @@ pub fn refused_properties() -> impl Iterator<Item = (&'static str, &'static str)
 /// A checked configuration, ready to make clients from.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    config: KafkaConfig,
+    pub config: KafkaConfig,
     pub producer: ClientConfig,
     /// For the client that asks about topics. It never sends a record, and it is quiet: nobody reads its log.
     pub admin: ClientConfig,
-    pub confirm_timeout_ms: u64,
-    pub strict: bool,
     pub batching: Batching,
 }
 
@@ -190,18 +188,12 @@ impl Settings {
             config: config.clone(),
             producer,
             admin,
-            confirm_timeout_ms: config.confirm_timeout_ms,
-            strict: config.strict,
             batching: Batching {
                 batch_size_bytes: bytes(properties, "batch.size")?.unwrap_or(BATCH_SIZE_BYTES),
                 compressed: compression.is_some_and(|codec| codec != "none"),
                 wave_us: wave_us(linger.unwrap_or(LINGER_MS)),
             },
         })
-    }
-
-    pub const fn config(&self) -> &KafkaConfig {
-        &self.config
     }
 
     /// Reads what may have changed, a password for one. What cannot be read or is not valid changes nothing.
@@ -302,90 +294,5 @@ fn bytes(properties: &BTreeMap<String, String>, key: &str) -> Result<Option<usiz
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with(key: &str, value: &str) -> KafkaConfig {
-        let mut config = KafkaConfig::new("localhost:1");
-        config.properties.insert(key.to_owned(), value.to_owned());
-        config
-    }
-
-    #[test]
-    fn the_defaults_are_valid() {
-        assert_eq!(KafkaConfig::new("localhost:1").check(), Ok(()));
-    }
-
-    #[test]
-    fn properties_that_break_a_promise_are_refused_by_name() {
-        for (key, _) in REFUSED {
-            let error = with(key, "1").check().unwrap_err();
-            assert!(matches!(&error, ConfigError::Refused { key: named, .. } if named == key), "{key}: {error}");
-            assert!(error.to_string().contains(key));
-        }
-    }
-
-    #[test]
-    fn unknown_properties_and_wrong_values_are_named_and_values_are_not_shown() {
-        let error = with("compresion.type", "s3cret").check().unwrap_err().to_string();
-        assert!(error.contains("compresion.type") && !error.contains("s3cret"), "{error}");
-        let error = with("security.protocol", "s3cret").check().unwrap_err().to_string();
-        assert!(error.contains("security.protocol") && !error.contains("s3cret"), "{error}");
-        let error = with("linger.ms", "60000").check().unwrap_err().to_string();
-        assert!(error.contains("linger.ms"), "{error}");
-        let debug = format!("{:?}", with("sasl.password", "s3cret"));
-        assert!(debug.contains("sasl.password") && !debug.contains("s3cret"), "{debug}");
-    }
-
-    #[test]
-    fn a_wave_is_shorter_than_the_linger_that_gathers_it() {
-        for (linger, wave) in [("5", 3_333), ("1", 666), ("0", WAVE_US_MIN)] {
-            assert_eq!(Settings::new(&with("linger.ms", linger)).unwrap().batching.wave_us, wave, "{linger} ms");
-        }
-        assert_eq!(Settings::new(&with("client.id", "x")).unwrap().batching.wave_us, 666);
-    }
-
-    #[test]
-    fn allowed_properties_reach_librdkafka() {
-        let settings = Settings::new(&with("compression.type", "lz4")).unwrap();
-        assert!(settings.batching.compressed);
-        assert_eq!(settings.producer.get("compression.type"), Some("lz4"));
-        assert_eq!(settings.producer.get("acks"), Some("all"));
-        assert_eq!(with("linger.ms", "5000").check(), Ok(()));
-        assert_eq!(Settings::new(&with("linger.ms", "7")).unwrap().producer.get("linger.ms"), Some("7"));
-    }
-
-    #[test]
-    fn plain_text_goes_to_this_machine_alone_unless_somebody_says_so() {
-        let with = |brokers: &str, protocol: &str| {
-            let mut config = KafkaConfig::new(brokers);
-            config.properties.insert("security.protocol".to_owned(), protocol.to_owned());
-            config
-        };
-        let plain = |config: &KafkaConfig| plain_entry(config).map(str::to_owned);
-        for brokers in ["localhost:1", "127.0.0.1:1,[::1]:2", "localhost"] {
-            assert_eq!(plain(&KafkaConfig::new(brokers)), None, "{brokers}");
-        }
-        assert_eq!(plain(&KafkaConfig::new("localhost:1, k:2")), Some("k:2".to_owned()));
-        assert_eq!(plain(&with("k", "SASL_PLAINTEXT")), Some("k".to_owned()));
-        assert_eq!(plain(&with("k:1", "sasl_ssl")), None);
-        assert_eq!(plain(&with("PLAINTEXT://k:1", "ssl")), Some("PLAINTEXT://k:1".to_owned()));
-        let mut config = KafkaConfig::new("k:1");
-        let error = config.check().unwrap_err().to_string();
-        assert!(error.starts_with("kafka.brokers: 'k:1' is another machine"), "{error}");
-        config.allow_plaintext = true;
-        assert_eq!(config.check(), Ok(()));
-    }
-
-    #[test]
-    fn values_out_of_range_are_refused() {
-        let mut config = KafkaConfig::new("a:1,,b:1");
-        assert!(config.check().unwrap_err().to_string().contains("kafka.brokers"));
-        config = KafkaConfig::new("localhost:1");
-        config.in_flight_max = 0;
-        assert!(config.check().unwrap_err().to_string().contains("in_flight_max"));
-        config = KafkaConfig::new("localhost:1");
-        config.confirm_timeout_ms = 1;
-        assert!(config.check().unwrap_err().to_string().contains("confirm.timeout_ms"));
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

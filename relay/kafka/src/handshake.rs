@@ -144,7 +144,12 @@ pub(crate) fn look(config: &KafkaConfig, generation: u64, inbox: &Arc<Inbox>) {
     let (target, told) = (Target::of(config), Arc::clone(inbox));
     let looking = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok();
-        let why = runtime.zip(target).and_then(|(runtime, target)| runtime.block_on(target.look()));
+        let why = runtime.zip(target).and_then(|(runtime, target)| {
+            let why = runtime.block_on(target.look());
+            // A look-up of a name that hangs is not waited for.
+            runtime.shutdown_background();
+            why
+        });
         told.event(Event::Looked { generation, why });
     };
     if std::thread::Builder::new().name("kafka-look".to_owned()).spawn(looking).is_err() {

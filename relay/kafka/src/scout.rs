@@ -56,7 +56,7 @@ impl Scout {
             admin: settings.admin.create().map_err(ConfigError::from_kafka)?,
             runtime: tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(thread_fault)?,
             inbox: Arc::clone(inbox),
-            answer_max: Duration::from_millis(settings.confirm_timeout_ms.clamp(1_000, ANSWER_MAX_MS)),
+            answer_max: Duration::from_millis(settings.config.confirm_timeout_ms.clamp(1_000, ANSWER_MAX_MS)),
             answered: false,
         };
         std::thread::Builder::new()

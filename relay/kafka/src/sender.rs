@@ -55,8 +55,8 @@ pub(crate) struct Sender {
     backoff: Backoff,
     /// What was last heard against the cluster, until it answers again.
     trouble: Option<Link>,
-    /// Somebody looks for its reason, since then.
-    looking: Option<Millis>,
+    /// When its reason was looked for last.
+    looked_at: Option<Millis>,
     /// Topics are never forgotten: their number is bounded by what routes and the allow-list let through.
     topics: Vec<Topic>,
     names: HashMap<String, usize>,
@@ -90,7 +90,7 @@ impl Sender {
             rounds: Rounds::new(),
             backoff,
             trouble: None,
-            looking: None,
+            looked_at: None,
             topics: Vec::new(),
             names: HashMap::new(),
             waiting: BTreeSet::new(),
@@ -259,7 +259,7 @@ impl Sender {
                 self.refuse_queue(topic, &detail);
             }
             Effect::Crowded => {
-                let overlapped = gate.may_pipeline(now) && !self.settings.strict;
+                let overlapped = gate.may_pipeline(now) && !self.settings.config.strict;
                 gate.beware(now);
                 self.set_order(topic, now);
                 if overlapped {
@@ -299,7 +299,7 @@ impl Sender {
     fn set_order(&self, topic: usize, now: Millis) {
         let Topic { name, gate } = &self.topics[topic];
         let mut pipelined = self.pipelined.write().unwrap_or_else(PoisonError::into_inner);
-        if gate.may_pipeline(now) && !self.settings.strict {
+        if gate.may_pipeline(now) && !self.settings.config.strict {
             pipelined.insert(name.clone());
         } else {
             pipelined.remove(name);
@@ -360,9 +360,9 @@ impl Sender {
             return;
         };
         if let Some((since, topic)) = line.oldest()
-            && now.since(since) > self.settings.confirm_timeout_ms
+            && now.since(since) > self.settings.config.confirm_timeout_ms
         {
-            let limit_ms = self.settings.confirm_timeout_ms;
+            let limit_ms = self.settings.config.confirm_timeout_ms;
             let detail = format!("no delivery report within {limit_ms} ms for a record to topic '{topic}'");
             return self.ruin(&detail, false);
         }
@@ -382,7 +382,7 @@ impl Sender {
     }
 
     fn tick_ms(&self) -> u64 {
-        (self.settings.confirm_timeout_ms / 20).clamp(10, 250)
+        (self.settings.config.confirm_timeout_ms / 20).clamp(10, 250)
     }
 
     fn ask(&self, ask: Ask) {

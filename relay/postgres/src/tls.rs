@@ -1,8 +1,8 @@
 //! TLS to PostgreSQL: what is asked for, and the one way in which anybody connects.
 //!
 //! Guaranteed: a database that is asked for with TLS is never spoken to without; files are read anew for each
-//! connection, so that a certificate or a login which was replaced is used at the next one. Deliberately absent: a fall-back to
-//! plain text, encrypted private keys, revocation lists.
+//! connection, so that a certificate or a login which was replaced is used at the next one. Deliberately absent: a
+//! fall-back to plain text, encrypted private keys, revocation lists.
 
 mod connector;
 mod material;

@@ -80,7 +80,7 @@ fn kafka(reader: &mut Reader, settings: &Settings) -> Option<KafkaConfig> {
         None => set.clone(),
         Some(path) => with_file(set.clone(), path).unwrap_or_else(|rule| {
             reader.refuse("kafka.properties_file", rule);
-            BTreeMap::new()
+            set.clone()
         }),
     };
     let allow_plaintext = reader.yes("kafka.allow_plaintext");
@@ -137,6 +137,7 @@ fn set_properties(reader: &mut Reader) -> BTreeMap<String, String> {
 
 /// The file wins: secrets come from files first.
 fn with_file(mut properties: BTreeMap<String, String>, path: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut wrong = Vec::new();
     for (number, line) in secret::text_of(path)?.lines().enumerate() {
         let line = line.trim();
         match line.split_once('=') {
@@ -144,8 +145,12 @@ fn with_file(mut properties: BTreeMap<String, String>, path: &str) -> Result<BTr
             Some((name, value)) => {
                 properties.insert(name.trim().to_owned(), value.trim().to_owned());
             }
-            None => return Err(format!("line {} of '{path}' is not name=value", number + 1)),
+            None => wrong.push((number + 1).to_string()),
         }
     }
-    Ok(properties)
+    match wrong.len() {
+        0 => Ok(properties),
+        1 => Err(format!("line {} of '{path}' is not name=value", wrong.join(""))),
+        _ => Err(format!("lines {} of '{path}' are not name=value", wrong.join(", "))),
+    }
 }

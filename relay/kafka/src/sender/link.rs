@@ -47,9 +47,9 @@ impl Sender {
     /// Asks why, not too often. `looked` is the answer.
     fn look(&mut self) {
         let now = Clock.now();
-        if self.looking.is_none_or(|since| now.since(since) > HANDSHAKE_PAUSE_MS) {
-            self.looking = Some(now);
-            handshake::look(self.settings.config(), self.generation, &self.inbox);
+        if self.looked_at.is_none_or(|at| now.since(at) > HANDSHAKE_PAUSE_MS) {
+            self.looked_at = Some(now);
+            handshake::look(&self.settings.config, self.generation, &self.inbox);
         }
     }
 
@@ -153,7 +153,8 @@ impl Sender {
                 self.ask(Ask::Check);
             }
             Err(error) => {
-                self.set_link(Link::Refused { detail: error.to_string() });
+                let detail = handshake::fault_of_files(&self.settings.config).unwrap_or_else(|| error.to_string());
+                self.set_link(Link::Refused { detail });
                 self.reopen_at = now.plus(self.backoff.next_ms());
             }
         }
