@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use outbox_tests::certificates::{Authority, Issued};
-use outbox_tests::files::Files;
 use outbox_tests::kafka::Kafka;
-use outbox_tests::own_kafka::{Listener, OwnKafka, show};
+use outbox_tests::own_kafka::{Listener, OwnKafka};
 use outbox_tests::relay::Launch;
 use outbox_tests::services;
 use outbox_tests::wait::SOON;
@@ -17,6 +16,11 @@ use crate::scene::{Broker, Scene};
 const HERE: &str = "127.0.0.1";
 /// A link that is refused is looked at again every few seconds; the machine may be busy.
 const BACK: Duration = Duration::from_secs(120);
+
+/// One listener, which takes client certificates of the authority alone.
+async fn mutual(authority: &Authority) -> Result<OwnKafka> {
+    OwnKafka::start(&[Listener::tls("MUTUAL", authority.server(&[HERE])?, authority).demanding()], "").await
+}
 
 async fn scene(cluster: &OwnKafka) -> Result<Scene> {
     Scene::at(&services::database_url()?, Broker::Kafka(Kafka::at(&cluster.plain()?))).await
@@ -69,13 +73,13 @@ async fn a_cluster_that_cannot_be_believed_is_refused_and_the_words_say_why() ->
         return Ok(());
     }
     let (authority, other) = (Authority::new("authority")?, Authority::new("authority")?);
-    let files = Files::new("tls")?;
-    show(&files, "GOOD", &authority.server(&[HERE])?, &authority)?;
-    show(&files, "NAMED", &authority.server(&["broker.internal"])?, &authority)?;
-    show(&files, "EXPIRED", &authority.server_of_years(&[HERE], 2020, 2021)?, &authority)?;
-    show(&files, "EARLY", &authority.server_of_years(&[HERE], 2098, 2099)?, &authority)?;
-    let listeners = ["GOOD", "NAMED", "EXPIRED", "EARLY"].map(|name| Listener::new(name, "SSL", &[]));
-    let cluster = OwnKafka::start(files, &listeners, "").await?;
+    let listeners = [
+        Listener::tls("GOOD", authority.server(&[HERE])?, &authority),
+        Listener::tls("NAMED", authority.server(&["broker.internal"])?, &authority),
+        Listener::tls("EXPIRED", authority.server_of_years(&[HERE], 2020, 2021)?, &authority),
+        Listener::tls("EARLY", authority.server_of_years(&[HERE], 2098, 2099)?, &authority),
+    ];
+    let cluster = OwnKafka::start(&listeners, "").await?;
     let mut scene = scene(&cluster).await?;
     let full = Way::trusting(&cluster.file("relay-ca.pem", &authority.pem())?);
     let others = cluster.file("other.pem", &other.pem())?;
@@ -112,9 +116,7 @@ async fn kafka_lets_the_relay_in_by_its_certificate() -> Result<()> {
         return Ok(());
     }
     let (authority, other) = (Authority::new("authority")?, Authority::new("other")?);
-    let files = Files::new("tls")?;
-    show(&files, "MUTUAL", &authority.server(&[HERE])?, &authority)?;
-    let cluster = OwnKafka::start(files, &[Listener::new("MUTUAL", "SSL", &[]).demanding()], "").await?;
+    let cluster = mutual(&authority).await?;
     let mut scene = scene(&cluster).await?;
     let at = cluster.address("MUTUAL")?;
     let full = Way::trusting(&cluster.file("relay-ca.pem", &authority.pem())?);
@@ -147,9 +149,7 @@ async fn f68_a_rotated_certificate_is_used_at_the_next_connect_to_kafka() -> Res
         return Ok(());
     }
     let (old, new) = (Authority::new("old")?, Authority::new("new")?);
-    let files = Files::new("tls")?;
-    show(&files, "MUTUAL", &old.server(&[HERE])?, &old)?;
-    let cluster = OwnKafka::start(files, &[Listener::new("MUTUAL", "SSL", &[]).demanding()], "").await?;
+    let cluster = mutual(&old).await?;
     let mut scene = scene(&cluster).await?;
     let way = Way::trusting(&cluster.file("relay-ca.pem", &old.pem())?);
     let way = way.identity(&cluster, "relay", &old.client("relay")?)?;
@@ -186,11 +186,10 @@ async fn f68_a_rotated_password_is_used_at_the_next_connect_to_kafka() -> Result
         return Ok(());
     }
     let authority = Authority::new("authority")?;
-    let files = Files::new("tls")?;
-    show(&files, "LOGIN", &authority.server(&[HERE])?, &authority)?;
     let module = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
     let settings = [("sasl.enabled.mechanisms", "SCRAM-SHA-256"), ("scram-sha-256.sasl.jaas.config", module)];
-    let cluster = OwnKafka::start(files, &[Listener::new("LOGIN", "SASL_SSL", &settings)], "").await?;
+    let login = Listener::new("LOGIN", "SASL_SSL", &settings).showing(authority.server(&[HERE])?, &authority);
+    let cluster = OwnKafka::start(&[login], "").await?;
     cluster.set_password("relay", "the-old-one").await?;
     let mut scene = scene(&cluster).await?;
     let way = Way::trusting(&cluster.file("relay-ca.pem", &authority.pem())?)

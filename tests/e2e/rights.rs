@@ -1,7 +1,6 @@
 //! The least that Kafka must grant the relay, as SECURITY.md names it: with it rows flow, without it they wait.
 
 use anyhow::Result;
-use outbox_tests::files::Files;
 use outbox_tests::kafka::Kafka;
 use outbox_tests::own_kafka::{Listener, OwnKafka};
 use outbox_tests::relay::{Launch, Relay};
@@ -26,7 +25,7 @@ async fn guarded() -> Result<OwnKafka> {
     let login = [("sasl.enabled.mechanisms", "PLAIN"), ("plain.sasl.jaas.config", user)];
     let settings = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
                     super.users=User:ANONYMOUS\n";
-    OwnKafka::start(Files::new("rights")?, &[Listener::new("LOGIN", "SASL_PLAINTEXT", &login)], settings).await
+    OwnKafka::start(&[Listener::new("LOGIN", "SASL_PLAINTEXT", &login)], settings).await
 }
 
 async fn grant(own: &OwnKafka, operations: &[&str], topic: &str) -> Result<()> {

@@ -14,11 +14,12 @@ pub struct OwnKafka {
     files: Files,
 }
 
-/// An address with a protocol and what the broker must know of it.
+/// An address with a protocol, and what the broker must know of it.
 pub struct Listener {
     name: &'static str,
     protocol: &'static str,
     settings: Vec<(String, String)>,
+    shown: Option<(Issued, String)>,
 }
 
 impl Listener {
@@ -26,10 +27,23 @@ impl Listener {
     #[must_use]
     pub fn new(name: &'static str, protocol: &'static str, settings: &[(&str, &str)]) -> Self {
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Self { name, protocol, settings }
+        Self { name, protocol, settings, shown: None }
     }
 
-    /// Whether whoever comes must show a certificate of the authority in the listener's files.
+    /// With TLS: it shows this certificate.
+    #[must_use]
+    pub fn tls(name: &'static str, server: Issued, clients: &Authority) -> Self {
+        Self::new(name, "SSL", &[]).showing(server, clients)
+    }
+
+    /// The certificate that it shows, and whose clients it takes.
+    #[must_use]
+    pub fn showing(mut self, server: Issued, clients: &Authority) -> Self {
+        self.shown = Some((server, clients.pem()));
+        self
+    }
+
+    /// Whoever comes must have a certificate of the authority whose clients it takes.
     #[must_use]
     pub fn demanding(mut self) -> Self {
         self.settings.push(("ssl.client.auth".to_owned(), "required".to_owned()));
@@ -38,9 +52,9 @@ impl Listener {
 
     fn lines(&self, files: &Files) -> Result<String> {
         let mut settings = self.settings.clone();
-        if self.protocol.ends_with("SSL") {
-            let stores =
-                [("keystore", format!("{}.server.pem", self.name)), ("truststore", format!("{}.ca.pem", self.name))];
+        if let Some((server, clients)) = &self.shown {
+            show(files, self.name, server, clients)?;
+            let stores = [("keystore", server_file(self.name)), ("truststore", clients_file(self.name))];
             for (store, file) in stores {
                 settings.push((format!("ssl.{store}.type"), "PEM".to_owned()));
                 settings.push((format!("ssl.{store}.location"), files.path(&file)?));
@@ -52,12 +66,27 @@ impl Listener {
     }
 }
 
+fn server_file(listener: &str) -> String {
+    format!("{listener}.server.pem")
+}
+
+fn clients_file(listener: &str) -> String {
+    format!("{listener}.clients.pem")
+}
+
+fn show(files: &Files, listener: &str, server: &Issued, clients: &str) -> Result<()> {
+    files.write(&server_file(listener), &format!("{}{}", server.key, server.certificate))?;
+    files.write(&clients_file(listener), clients)?;
+    Ok(())
+}
+
 impl OwnKafka {
-    /// With these listeners, whose certificates `files` has (`show`), and further settings of the broker.
+    /// With these listeners, and further settings of the broker.
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn start(files: Files, listeners: &[Listener], settings: &str) -> Result<Self> {
+    pub async fn start(listeners: &[Listener], settings: &str) -> Result<Self> {
+        let files = Files::new("kafka")?;
         let mut text = settings.to_owned();
         for listener in listeners {
             text += &listener.lines(&files)?;
@@ -66,7 +95,7 @@ impl OwnKafka {
         let names: Vec<String> =
             listeners.iter().map(|listener| format!("{}:{}", listener.name, listener.protocol)).collect();
         let environment = [("KAFKA_LISTENERS", names.join(" ")), ("KAFKA_SETTINGS", path)];
-        let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
         let own = OwnServices::start_with(&[Service::Kafka], &environment).await?;
         Ok(Self { own, files })
     }
@@ -100,7 +129,7 @@ impl OwnKafka {
     /// # Errors
     /// When the files cannot be written.
     pub fn show(&self, listener: &str, server: &Issued, clients: &Authority) -> Result<()> {
-        show(&self.files, listener, server, clients)
+        show(&self.files, listener, server, &clients.pem())
     }
 
     /// Ends all connections by stopping the broker in order and starting it again.
@@ -130,14 +159,4 @@ impl OwnKafka {
         let arguments = ["--alter", "--add-config", &credentials, "--entity-type", "users", "--entity-name", user];
         self.administer("org.apache.kafka.tools.ConfigCommand", &arguments).await.map(|_| ())
     }
-}
-
-/// The certificate that a listener of that name shows, and whose clients it takes.
-///
-/// # Errors
-/// When the files cannot be written.
-pub fn show(files: &Files, listener: &str, server: &Issued, clients: &Authority) -> Result<()> {
-    files.write(&format!("{listener}.server.pem"), &format!("{}{}", server.key, server.certificate))?;
-    files.write(&format!("{listener}.ca.pem"), &clients.pem())?;
-    Ok(())
 }
