@@ -161,17 +161,19 @@ stop_process() {
 }
 
 # launch NAME COMMAND...: a process of its own session, so that neither an interrupt at the
-# terminal nor the end of this script reaches it; its pid is the command's own.
+# terminal nor the end of this script reaches it; its pid is the command's own. It writes it down itself: before its
+# first exec it looks like this script, and would be taken for one that has ended.
 launch() {
-    local name="$1"
+    local name="$1" file="$SERVICES_DIR/$1.pid"
     shift
+    rm -f "$file"
     # Linux may share time by sessions (autogroup), of which each of PostgreSQL's backends is one: beside many of them a
     # broker with a hundred threads starves. Only root may give it more, and only where there are such groups.
     # shellcheck disable=SC2016
-    setsid bash -c '{ printf %s -10 >/proc/self/autogroup; } 2>/dev/null; exec "$@"' "$name" "$@" \
-        </dev/null >>"$SERVICES_DIR/$name.out" 2>&1 &
-    printf '%s\n' "$!" >"$SERVICES_DIR/$name.pid"
+    setsid bash -c '{ printf %s -10 >/proc/self/autogroup; } 2>/dev/null; printf "%s\n" "$$" >"$0"; exec "$@"' \
+        "$file" "$@" </dev/null >>"$SERVICES_DIR/$name.out" 2>&1 &
     disown
+    wait_for 30 "$name to begin" test -s "$file" || die "$name did not begin"
 }
 
 show_tail() {
