@@ -128,10 +128,13 @@ async fn kafka_lets_the_relay_in_by_its_certificate() -> Result<()> {
     let certificate = authority.client("relay")?.certificate;
     let garbage = with("garbage", &Issued { certificate, key: "x".to_owned() })?;
 
+    // What our handshake cannot mirror is told in librdkafka's words.
+    let unseen = full.clone().with("ssl.key.password", "none");
     let demanded = "the broker demands a client certificate; name one with ssl.certificate.location and ssl.key.locat";
     for (way, expected) in [
         (&right, None),
         (&full, Some(demanded)),
+        (&unseen, Some("bad certificate: SSL alert number 42")),
         (&stranger, Some("the broker refuses the client certificate (")),
         (&expired, Some("the broker refuses the client certificate (")),
         (&mixed, Some("mixed.key' does not belong to ssl.certificate.location '")),

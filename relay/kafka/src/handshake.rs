@@ -33,16 +33,16 @@ const LOOK_MAX: Duration = Duration::from_secs(3);
 const ALERT_MAX: Duration = Duration::from_millis(500);
 const BROKERS_MAX: usize = 3;
 
-/// Properties under which a handshake of ours would not be librdkafka's.
-const NOT_MIRRORED: [&str; 8] = [
-    "ssl.ca.pem",
-    "ssl.certificate.pem",
-    "ssl.key.pem",
-    "ssl.key.password",
-    "ssl.keystore.location",
-    "ssl.endpoint.identification.algorithm",
-    "enable.ssl.certificate.verification",
-    "ssl.ca.certificate.stores",
+/// Properties under which a handshake of ours would not be librdkafka's, unless they have this value.
+const NOT_MIRRORED: [(&str, &str); 8] = [
+    ("ssl.ca.pem", ""),
+    ("ssl.certificate.pem", ""),
+    ("ssl.key.pem", ""),
+    ("ssl.key.password", ""),
+    ("ssl.keystore.location", ""),
+    ("ssl.endpoint.identification.algorithm", "https"),
+    ("enable.ssl.certificate.verification", "true"),
+    ("ssl.ca.certificate.stores", ""),
 ];
 
 /// What there is to look at.
@@ -58,7 +58,8 @@ impl Target {
     fn of(config: &KafkaConfig) -> Option<Self> {
         let property =
             |name: &str| config.properties.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-        if NOT_MIRRORED.iter().any(|name| property(name).is_some()) {
+        let differs = |(name, as_ours): &(&str, &str)| property(name).is_some_and(|value| value != *as_ours);
+        if NOT_MIRRORED.iter().any(differs) {
             return None;
         }
         let roots = property("ssl.ca.location").map(PathBuf::from);
@@ -176,8 +177,21 @@ mod tests {
         config.properties.insert("security.protocol".to_owned(), "SASL_SSL".to_owned());
         config.properties.insert("ssl.ca.location".to_owned(), "/nonexistent/ca.pem".to_owned());
         let fault = fault_of_files(&config);
-        assert!(fault.is_some_and(|fault| fault.starts_with("ssl.ca.location '/nonexistent/ca.pem' cannot be read")));
-        for (name, value) in [("ssl.ca.location", "probe"), ("ssl.ca.location", "/"), ("ssl.keystore.location", "x")] {
+        assert!(
+            fault
+                .as_ref()
+                .is_some_and(|fault| fault.starts_with("ssl.ca.location '/nonexistent/ca.pem' cannot be read"))
+        );
+        let usual =
+            [("ssl.endpoint.identification.algorithm", "https"), ("enable.ssl.certificate.verification", "true")];
+        config.properties.extend(usual.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(fault_of_files(&config), fault);
+        for (name, value) in [
+            ("ssl.ca.location", "probe"),
+            ("ssl.ca.location", "/"),
+            ("ssl.keystore.location", "x"),
+            ("ssl.endpoint.identification.algorithm", "none"),
+        ] {
             let mut config = config.clone();
             config.properties.insert(name.to_owned(), value.to_owned());
             assert_eq!(fault_of_files(&config), None, "{name}");
