@@ -1,8 +1,9 @@
 //! The schedule of faults: drawn by lot from a seed, batch by batch, printed as text and read back.
 //!
-//! A batch is one to fourteen faults that overlap; between two batches the relays must clear the backlog.
+//! A batch is two to twenty draws of faults that overlap; between two batches the relays must clear the backlog.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -65,11 +66,11 @@ impl Kind {
         (Self::BackendsKilled, "backends-killed", 6, 0, 0),
         (Self::ReadOnly, "read-only", 6, 200, 1_000),
         (Self::LanesLocked, "lanes-locked", 6, 200, 1_500),
-        (Self::PostgresCrash, "postgres-crash", 9, 0, 300),
-        (Self::BrokerRestart, "broker-restart", 9, 2_500, 3_500),
-        (Self::BrokerKill, "broker-kill", 9, 2_500, 3_500),
+        (Self::PostgresCrash, "postgres-crash", 10, 0, 300),
+        (Self::BrokerRestart, "broker-restart", 22, 2_500, 3_500),
+        (Self::BrokerKill, "broker-kill", 22, 2_500, 3_500),
         (Self::BrokerFrozen, "broker-frozen", 6, 300, 2_500),
-        (Self::MemoryAlarm, "memory-alarm", 9, 300, 1_500),
+        (Self::MemoryAlarm, "memory-alarm", 22, 300, 1_500),
         (Self::NackStorm, "nack-storm", 6, 1_500, 2_500),
         (Self::ExchangeDeleted, "exchange-deleted", 6, 200, 1_000),
         (Self::BindingLost, "binding-lost", 6, 100, 1_000),
@@ -81,7 +82,8 @@ impl Kind {
         Self::ALL.iter().find(|known| known.0 == self).map_or("", |known| known.1)
     }
 
-    /// Ends a whole service, or has RabbitMQ's tools at work: one in a batch, beside faults of relays and links.
+    /// Ends a whole service, or has RabbitMQ's tools at work: one of each service in a batch, beside faults of relays
+    /// and links.
     pub fn is_costly(self) -> bool {
         matches!(self, Self::PostgresCrash | Self::BrokerRestart | Self::BrokerKill | Self::MemoryAlarm)
     }
@@ -103,9 +105,10 @@ impl Kind {
             )
     }
 
-    /// Whether the other may overlap with a costly one.
-    fn goes_with_costly(self) -> bool {
-        self.is_of_process() || self.is_of_link()
+    /// Whether a costly one may overlap with the other.
+    fn goes_with(self, other: Self) -> bool {
+        let of_broker = self != Self::PostgresCrash;
+        other.is_of_process() || other.is_of_link() || other.is_costly() && of_broker == (other == Self::PostgresCrash)
     }
 
     /// Asks the broker for something, which a frozen one never answers.
@@ -144,8 +147,8 @@ const SELDOM: [&str; 4] = ["_acquire", "_hold", "_renew", "_release"];
 /// How far a relay's clock is off: about a lease, and far more.
 const CLOCKS: [&str; 4] = ["+2s", "-2s", "+3600s", "-3600s"];
 
-/// The most that is drawn for a batch; what cannot go together is left out.
-const OVERLAP_MAX: usize = 14;
+/// How many are drawn for a batch; what cannot go together is left out.
+const DRAWS: RangeInclusive<usize> = 2..=20;
 
 /// One fault of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,7 +240,7 @@ impl Schedule {
         // Each batch has a generator of its own, so that it does not depend on those before.
         let mut random = fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
         let mut batch: Vec<Fault> = Vec::new();
-        for _ in 0..random.usize(1..=OVERLAP_MAX) {
+        for _ in 0..random.usize(DRAWS) {
             // A service takes seconds to come back.
             let spread_ms = if batch.iter().any(|fault| fault.kind.is_costly()) { 4_000 } else { 900 };
             let fault = self.draw(&mut random, if batch.is_empty() { 0 } else { spread_ms });
@@ -251,8 +254,8 @@ impl Schedule {
                     || matches!((other.kind, fault.kind), (Kind::AddressMissing, Kind::AddressDeleted))
                     || matches!((other.kind, fault.kind), (Kind::AddressDeleted, Kind::AddressMissing))
                     || other.kind.is_of_process() && fault.kind.is_of_process() && other.relay == fault.relay
-                    || other.kind.is_costly() && !fault.kind.goes_with_costly()
-                    || fault.kind.is_costly() && !other.kind.goes_with_costly()
+                    || other.kind.is_costly() && !other.kind.goes_with(fault.kind)
+                    || fault.kind.is_costly() && !fault.kind.goes_with(other.kind)
             };
             if !batch.iter().any(clash) {
                 batch.push(fault);
@@ -266,7 +269,8 @@ impl Schedule {
     fn cause_of_holds(&self, batch: &[Fault], random: &mut fastrand::Rng) -> Option<Fault> {
         let kind = if self.mode == Mode::Kafka { Kind::AddressMissing } else { Kind::BindingLost };
         let dying = batch.iter().find(|fault| fault.kind == Kind::CrashPoint && fault.detail.contains("_hold"))?;
-        let apart = |other: &Fault| other.kind.asks_broker() || !other.kind.goes_with_costly();
+        let apart =
+            |other: &Fault| other.kind.asks_broker() || !(other.kind.is_of_process() || other.kind.is_of_link());
         let known = self.kinds.iter().any(|known| known.0 == kind) && !batch.iter().any(apart);
         known.then(|| Fault {
             kind,

@@ -167,11 +167,11 @@ launch() {
     local name="$1" file="$SERVICES_DIR/$1.pid"
     shift
     rm -f "$file"
-    # Linux may share time by sessions (autogroup), of which each of PostgreSQL's backends is one: beside many of them a
-    # broker with a hundred threads starves. Only root may give it more, and only where there are such groups.
+    # A broker with a hundred threads starves beside PostgreSQL's backends: Linux may share time by sessions (autogroup),
+    # of which each of those is one. Only root may give it more; without such groups, by the processes' own weight.
     # shellcheck disable=SC2016
-    setsid bash -c '{ printf %s -10 >/proc/self/autogroup; } 2>/dev/null; printf "%s\n" "$$" >"$0"; exec "$@"' \
-        "$file" "$@" </dev/null >>"$SERVICES_DIR/$name.out" 2>&1 &
+    setsid bash -c '{ renice -n -10 "$$"; printf %s -10 >/proc/self/autogroup; } >/dev/null 2>&1
+        printf "%s\n" "$$" >"$0"; exec "$@"' "$file" "$@" </dev/null >>"$SERVICES_DIR/$name.out" 2>&1 &
     disown
     wait_for 30 "$name to begin" test -s "$file" || die "$name did not begin"
 }
