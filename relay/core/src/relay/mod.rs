@@ -6,6 +6,7 @@
 mod background;
 mod intake;
 mod leases;
+mod links;
 mod session;
 
 use std::collections::HashMap;
@@ -17,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::{Backoff, BackoffPolicy};
 use crate::lane_worker::LaneMemory;
 use crate::observer::Peer;
-use crate::publisher::Link;
 use crate::relay::session::SessionRun;
 use crate::shared::{DatabaseLink, Shared};
 use crate::source::{DrainGoal, Source, SourceError};
@@ -61,7 +61,7 @@ impl<S: Source> Relay<S> {
 
     /// Runs until `stop`, or until drained. Losing any service is not an end.
     pub async fn run(mut self, stop: CancellationToken) -> Finish {
-        let links = tokio::spawn(watch_links(self.shared.clone()));
+        let links = tokio::spawn(links::watch(self.shared.clone()));
         let limit = Duration::from_millis(self.shared.settings.shutdown_grace_ms) + LAST_WORDS;
         let overdue = CancellationToken::new();
         let stopping = tokio::spawn(limit_stop(stop.clone(), self.shared.clone(), limit, overdue.clone()));
@@ -139,29 +139,4 @@ async fn limit_stop(stop: CancellationToken, shared: Arc<Shared>, limit: Duratio
     drop(shared.stop_sinks());
     tokio::time::sleep(limit).await;
     overdue.cancel();
-}
-
-/// Tells lanes and the log of every change of a link.
-async fn watch_links(shared: Arc<Shared>) {
-    let tell = |sink, link: &Link| {
-        shared.link_changes.send_modify(|changes| *changes += 1);
-        match link {
-            Link::Up => tracing::info!(sink = %sink, "broker link is up"),
-            _ if shared.sinks_are_stopping() => {}
-            Link::Down { detail } => tracing::warn!(sink = %sink, error = %detail, "broker link is down"),
-            Link::Blocked { detail } => tracing::warn!(sink = %sink, error = %detail, "broker blocks publishers"),
-            Link::Refused { detail } => tracing::error!(sink = %sink, error = %detail, "broker refuses us"),
-        }
-    };
-    let watches = shared.sinks.links().into_iter().map(|(sink, mut link)| async move {
-        // Not being connected yet is no news.
-        if link.borrow_and_update().is_up() {
-            tell(sink, &Link::Up);
-        }
-        while link.changed().await.is_ok() {
-            let now = link.borrow_and_update().clone();
-            tell(sink, &now);
-        }
-    });
-    futures_util::future::join_all(watches).await;
 }
