@@ -8,6 +8,8 @@
 ARG BASE=rust:1.95-bookworm
 
 FROM ${BASE} AS build
+# librdkafka is built by it.
+RUN command -v cmake || { apt-get update && apt-get install -y --no-install-recommends cmake; }
 WORKDIR /src
 COPY . .
 # Paths of the build machine stay out of the binary.

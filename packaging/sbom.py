@@ -53,6 +53,7 @@ BUNDLED = {
     "libz-sys": [("zlib", "Zlib", lambda folder, _: from_header(folder / "src/zlib/zlib.h", r'ZLIB_VERSION "([^"]+)"'))],
     "zstd-sys": [("zstd", "BSD-3-Clause", lambda folder, version: version.split("+zstd.")[1])],
     "tikv-jemalloc-sys": [("jemalloc", "BSD-2-Clause", lambda folder, version: version.split("+")[1].split("-")[0])],
+    "curl-sys": [("curl", "curl", lambda folder, version: version.split("+curl-")[1])],
     # Assembly and C that came from BoringSSL; part of the crate and without a version of its own.
     "ring": [],
     # Only the interface: OpenSSL itself is linked dynamically.

@@ -182,6 +182,29 @@ async fn f68_a_rotated_certificate_is_used_at_the_next_connect_to_kafka() -> Res
     Ok(())
 }
 
+#[tokio::test]
+async fn kafka_lets_the_relay_in_by_a_plain_password_over_tls() -> Result<()> {
+    if Kafka::connect_or_skip("kafka_lets_the_relay_in_by_a_plain_password_over_tls")?.is_none() {
+        return Ok(());
+    }
+    let authority = Authority::new("authority")?;
+    let users = "org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"right\";";
+    let settings = [("sasl.enabled.mechanisms", "PLAIN"), ("plain.sasl.jaas.config", users)];
+    let login = Listener::new("LOGIN", "SASL_SSL", &settings).showing(authority.server(&[HERE])?, &authority);
+    let cluster = OwnKafka::start(&[login], "").await?;
+    let mut scene = scene(&cluster).await?;
+    let at = cluster.address("LOGIN")?;
+    let way = Way::trusting(&cluster.file("relay-ca.pem", &authority.pem())?)
+        .with("security.protocol", "sasl_ssl")
+        .with("sasl.mechanism", "PLAIN")
+        .with("sasl.username", "relay");
+    let refused = "Invalid username or password";
+    for (password, expected) in [("right", None), ("wrong", Some(refused))] {
+        expect(&mut scene, &cluster, &at, &way.clone().with("sasl.password", password), expected).await?;
+    }
+    Ok(())
+}
+
 /// The user's password is replaced, at the broker first; the relay reads its file again when it is refused.
 #[tokio::test]
 async fn f68_a_rotated_password_is_used_at_the_next_connect_to_kafka() -> Result<()> {

@@ -23,6 +23,7 @@ mod failures_loss;
 mod failures_sizes;
 mod fidelity;
 mod kafka_tls;
+mod kafka_tokens;
 mod kill9;
 mod kit;
 mod late_commits;

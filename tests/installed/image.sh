@@ -10,7 +10,7 @@ name="$1"
 engine="$here/engine.sh"
 
 # All of these are in the image that they stand for. What the build needs beyond them makes it fail here.
-tree="$("$here/debian.sh" build gcc g++ make pkg-config libssl-dev ca-certificates)"
+tree="$("$here/debian.sh" build gcc g++ make cmake pkg-config libssl-dev ca-certificates)"
 base="localhost/outbox-relay-base:$(cksum <"$tree.packages" | cut -d ' ' -f 1)"
 if ! "$engine" podman image exists "$base"; then
     tar -C "$tree" --one-file-system --exclude=./var/cache/apt -c . | "$engine" podman import --quiet \

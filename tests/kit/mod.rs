@@ -26,6 +26,7 @@ pub mod proxy;
 
 pub mod certificates;
 pub mod files;
+pub mod http_server;
 pub mod metrics;
 pub mod otlp;
 pub mod own_kafka;
@@ -33,6 +34,7 @@ pub mod own_services;
 pub mod relay;
 pub mod tls_postgres;
 pub mod tls_rabbit;
+pub mod token_endpoint;
 
 pub mod cleanup;
 mod output;

@@ -1,12 +1,11 @@
-//! A receiver of spans, OTLP over HTTP/1.1 by hand, that a test can make refuse or hang.
+//! A receiver of spans, OTLP over HTTP/1.1, that a test can make refuse or hang.
 //!
 //! Guarantees: what came is kept whole, as bytes and as decoded; it answers nothing while it hangs.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
@@ -16,16 +15,10 @@ pub use opentelemetry_proto::tonic::trace::v1::Span;
 pub use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 pub use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::Message as _;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-use tokio_util::sync::CancellationToken;
 
 use crate::certificates::{Authority, Issued};
+use crate::http_server::{self, Answer, HttpServer};
 use crate::wait;
 
 /// What it does with requests.
@@ -51,10 +44,8 @@ pub struct Request {
 
 /// The handle; dropping it ends the receiver and its connections.
 pub struct Receiver {
-    address: SocketAddr,
-    secure: bool,
+    server: HttpServer,
     shared: Arc<Shared>,
-    stop: CancellationToken,
 }
 
 struct Shared {
@@ -78,57 +69,24 @@ impl Receiver {
     /// # Errors
     /// When no port can be bound, or a certificate cannot be used.
     pub async fn start_tls(issued: &Issued, clients: Option<&Authority>) -> Result<Self> {
-        let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes())?];
-        let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
-        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let builder =
-            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(clients) => {
-                let mut roots = RootCertStore::empty();
-                roots.add(CertificateDer::from_pem_slice(clients.pem().as_bytes())?)?;
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-                builder.with_client_cert_verifier(verifier)
-            }
-        };
-        let config = builder.with_single_cert(chain, key)?;
-        Self::listen(Some(TlsAcceptor::from(Arc::new(config)))).await
+        Self::listen(Some(http_server::tls(issued, clients)?)).await
     }
 
     async fn listen(tls: Option<TlsAcceptor>) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (mode, requests, seen) = (Mutex::new(Mode::Take), Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { mode, requests, seen });
-        let receiver = Self {
-            address: listener.local_addr()?,
-            secure: tls.is_some(),
-            shared: Arc::clone(&shared),
-            stop: CancellationToken::new(),
+        let asked = Arc::clone(&shared);
+        let answer = move |request| {
+            let asked = Arc::clone(&asked);
+            async move { asked.answer(request).await.map(Some) }
         };
-        let stop = receiver.stop.clone();
-        tokio::spawn(async move {
-            while let Some(Ok((stream, _))) = stop.run_until_cancelled(listener.accept()).await {
-                let (shared, tls, stop) = (Arc::clone(&shared), tls.clone(), stop.clone());
-                tokio::spawn(async move {
-                    let serving = async {
-                        match tls {
-                            Some(tls) => serve(tls.accept(stream).await?, &shared).await,
-                            None => serve(stream, &shared).await,
-                        }
-                    };
-                    // A client that leaves in the middle is no failure of the test.
-                    let _ = stop.run_until_cancelled(serving).await;
-                });
-            }
-        });
-        Ok(receiver)
+        Ok(Self { server: HttpServer::start(tls, answer).await?, shared })
     }
 
     /// The endpoint to hand to the relay.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("{}://{}", if self.secure { "https" } else { "http" }, self.address)
+        self.server.url()
     }
 
     /// From the next request on.
@@ -166,9 +124,24 @@ impl Receiver {
     }
 }
 
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        self.stop.cancel();
+impl Shared {
+    async fn answer(&self, request: http_server::Request) -> Result<Answer> {
+        *lock(&self.seen) += 1;
+        let mode = *lock(&self.mode);
+        let (status, rejected) = match mode {
+            Mode::Take => (200, 0),
+            Mode::Reject(spans) => (200, spans),
+            Mode::Refuse(status) => (status, 0),
+            Mode::Hang => std::future::pending().await,
+        };
+        if status == 200 {
+            let message = ExportTraceServiceRequest::decode(request.body.as_slice())?;
+            let http_server::Request { head, body } = request;
+            lock(&self.requests).push(Request { head, body, message });
+        }
+        let partial = ExportTracePartialSuccess { rejected_spans: rejected, ..ExportTracePartialSuccess::default() };
+        let answer = ExportTraceServiceResponse { partial_success: (rejected > 0).then_some(partial) };
+        Ok(Answer { status, content_type: "application/x-protobuf", body: answer.encode_to_vec() })
     }
 }
 
@@ -191,48 +164,4 @@ pub fn hex(id: &[u8]) -> String {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One request after the other until the client leaves.
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) -> Result<()> {
-    let mut stream = BufStream::new(stream);
-    loop {
-        let (head, body) = read(&mut stream).await?;
-        *lock(&shared.seen) += 1;
-        let mode = *lock(&shared.mode);
-        let (status, rejected) = match mode {
-            Mode::Take => (200, 0),
-            Mode::Reject(spans) => (200, spans),
-            Mode::Refuse(status) => (status, 0),
-            Mode::Hang => std::future::pending().await,
-        };
-        if status == 200 {
-            let message = ExportTraceServiceRequest::decode(body.as_slice())?;
-            lock(&shared.requests).push(Request { head, body, message });
-        }
-        let partial = ExportTracePartialSuccess { rejected_spans: rejected, ..ExportTracePartialSuccess::default() };
-        let answer = ExportTraceServiceResponse { partial_success: (rejected > 0).then_some(partial) }.encode_to_vec();
-        let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\n\r\n", answer.len());
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(&answer).await?;
-        stream.flush().await?;
-    }
-}
-
-async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<(String, Vec<u8>)> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await?);
-        if head.len() > 65_536 {
-            bail!("a head without an end");
-        }
-    }
-    let head = String::from_utf8(head)?;
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-    });
-    let mut body = vec![0; length.context("a request without a length")?];
-    stream.read_exact(&mut body).await?;
-    Ok((head, body))
 }

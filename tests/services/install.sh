@@ -19,6 +19,7 @@ needs() {
     build)
         need 'command -v cc && command -v c++ && command -v make' gcc g++ make libc6-dev
         need 'command -v pkg-config' pkg-config
+        need 'command -v cmake' cmake
         need 'pkg-config --exists libssl || [ -f /usr/include/openssl/ssl.h ]' libssl-dev
         need 'command -v curl || [ -d /etc/ssl/certs ]' ca-certificates
         ;;

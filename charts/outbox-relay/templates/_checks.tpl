@@ -1,7 +1,7 @@
 {{/* What a schema cannot say, with what to do about it. */}}
 {{- define "outbox-relay.checks" -}}
 {{- range $name, $value := dig "kafka" "properties" (dict) .Values.config -}}
-{{- if regexMatch "password|secret|key[.]pem$|oauthbearer[.]config" $name -}}
+{{- if regexMatch "password|passphrase|secret|key[.]pem$|oauthbearer[.]config" $name -}}
 {{- fail (printf "config.kafka.properties.%s is a secret and a ConfigMap is none: put it into the Secret of secrets.kafka" $name) -}}
 {{- end -}}
 {{- end -}}

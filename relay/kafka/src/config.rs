@@ -254,6 +254,13 @@ fn check_values(config: &KafkaConfig) -> Result<(), ConfigError> {
             return Err(ConfigError::Refused { key: key.clone(), reason });
         }
     }
+    if asks_for_tokens_in_plain_text(config) && !config.allow_plaintext {
+        return Err(value(
+            "kafka.properties: 'sasl.oauthbearer.token.endpoint.url'",
+            "it names another machine, and the client's secret would go there in plain text; use https, or, on a \
+             network you trust, kafka.allow_plaintext = true",
+        ));
+    }
     match plain_entry(config).filter(|_| !config.allow_plaintext) {
         None => Ok(()),
         Some(entry) => Err(value(
@@ -275,6 +282,19 @@ fn plain_entry(config: &KafkaConfig) -> Option<&str> {
             place.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(place, |(host, _)| host);
         ["plaintext", "sasl_plaintext"].contains(&protocol.to_lowercase().as_str()) && !is_loopback(host)
     })
+}
+
+/// Whether whoever gives out tokens is asked without TLS on another machine. Without a scheme libcurl takes http.
+fn asks_for_tokens_in_plain_text(config: &KafkaConfig) -> bool {
+    let Some(url) = config.properties.get("sasl.oauthbearer.token.endpoint.url").map(|url| url.trim().to_lowercase())
+    else {
+        return false;
+    };
+    let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+    let host = if place.starts_with('[') { place.split_inclusive(']').next() } else { place.split(':').next() };
+    !url.starts_with("https://") && !is_loopback(host.unwrap_or_default())
 }
 
 fn number(properties: &BTreeMap<String, String>, keys: &[&str]) -> Result<Option<f64>, ConfigError> {

@@ -115,3 +115,21 @@ fn properties_are_read_anew_and_what_is_wrong_changes_nothing() {
         assert_eq!(settings.producer.get("acks"), Some("all"));
     }
 }
+
+#[test]
+fn a_secret_goes_to_this_machine_or_by_https_to_whoever_gives_out_tokens() {
+    let asks = |url: &str| asks_for_tokens_in_plain_text(&with("sasl.oauthbearer.token.endpoint.url", url));
+    for url in ["https://idp/token", "HTTPS://idp", "http://127.0.0.1:1/token", "http://[::1]:1/", "localhost/token"] {
+        assert!(!asks(url), "{url}");
+    }
+    for url in ["http://idp/token", "idp:80", "http://localhost@idp/", "HTTP://10.0.0.1", "http://idp?x=localhost", ""]
+    {
+        assert!(asks(url), "{url}");
+    }
+    let mut config = with("sasl.oauthbearer.token.endpoint.url", "http://idp/token?s3cret");
+    let error = config.check().unwrap_err().to_string();
+    assert!(error.starts_with("kafka.properties: 'sasl.oauthbearer.token.endpoint.url': it names"), "{error}");
+    assert!(!error.contains("s3cret"), "{error}");
+    config.allow_plaintext = true;
+    assert_eq!(config.check(), Ok(()));
+}

@@ -83,6 +83,7 @@ pub fn is_secret_name(name: &str) -> bool {
         "ssl.key",
         "sasl.oauthbearer.config",
         "credential",
+        "passphrase",
         "otel.headers",
     ]
     .iter()
@@ -107,7 +108,7 @@ mod tests {
             assert_eq!(redact_url(url), shown);
         }
         assert!(is_secret_name("sasl.password") && is_secret_name("ssl.key.pem") && is_secret_name("SASL.JAAS.config"));
-        assert!(is_secret_name("otel.headers"));
+        assert!(is_secret_name("otel.headers") && is_secret_name("sasl.oauthbearer.assertion.private.key.passphrase"));
         assert!(!is_secret_name("compression.type") && !is_secret_name("ssl.key.location"));
     }
 }

@@ -12,6 +12,12 @@ use crate::scout::Ask;
 /// Between two handshakes that look for a reason.
 const HANDSHAKE_PAUSE_MS: u64 = 5_000;
 
+/// How librdkafka begins when it has no token (OAUTHBEARER).
+const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
+/// What is for good about that: an answer (RFC 6749 section 5.2), a certificate that is not believed. All else means
+/// that whoever gives out tokens cannot be reached.
+const NO_TOKEN_FOR_GOOD: [&str; 3] = ["\"error\"", "SSL certificate", "SSL: "];
+
 impl Sender {
     /// librdkafka spoke about the producer or its connections.
     pub(super) fn heard(&mut self, code: RDKafkaErrorCode, detail: String) {
@@ -29,6 +35,7 @@ impl Sender {
                 }
                 self.look();
             }
+            Code::Authentication if token_may_come(&detail) => self.troubled(Link::Down { detail }),
             Code::Authentication | Code::SaslAuthenticationFailed | Code::ClusterAuthorizationFailed => {
                 self.troubled(refused(detail));
             }
@@ -188,4 +195,10 @@ impl Sender {
         self.set_link(Link::Down { detail: "stopped".to_owned() });
         self.ask(Ask::End);
     }
+}
+
+/// Whether a token is missing only for now.
+fn token_may_come(detail: &str) -> bool {
+    let why = detail.find(NO_TOKEN).map(|at| &detail[at..]);
+    why.is_some_and(|why| !NO_TOKEN_FOR_GOOD.iter().any(|known| why.contains(known)))
 }
