@@ -94,6 +94,10 @@ impl Sender {
                 let refused = matches!(link, Link::Refused { .. });
                 self.set_link(link.clone());
                 self.release_queues();
+                // librdkafka says a thing once, and the answer may not have been had then.
+                if !refused {
+                    self.look();
+                }
                 // Certificates and secrets in files are read when a client is made.
                 if let Link::Refused { detail } = &link
                     && refused
