@@ -46,7 +46,6 @@ impl Campaign {
         let faults_max =
             options.faults.unwrap_or(if end.is_some() || options.schedule.is_some() { usize::MAX } else { 60 });
         std::fs::write(&self.record, "").with_context(|| format!("writing {}", self.record.display()))?;
-        self.stage.warm_up().await?;
         // The relays' first connections are no fault's, but may repeat nothing either.
         self.settle().await?;
         let mut number = 0;

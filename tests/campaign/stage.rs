@@ -27,9 +27,6 @@ const WRITERS: usize = 8;
 /// A backlog must be gone so long after the last fault has ended; the machine may be busy.
 const BACKLOG_DEADLINE: Duration = Duration::from_secs(180);
 const ARRIVAL_DEADLINE: Duration = Duration::from_secs(120);
-/// Rows that arrive before the first fault. A RabbitMQ 3.10 that is killed right after a quorum queue was declared may
-/// find no leader for it ever after.
-const FIRST_ROWS: usize = 50;
 /// Rows that each test of a missing address writes.
 const SIDE_ROWS: usize = 12;
 /// Their keys, so that most relays own one.
@@ -66,6 +63,12 @@ impl Stage {
         client.batch_execute(counter).await?;
         let notes = Notes::new();
         let broker = Broker::set(options.mode, services.address(service)?, notes.clone()).await?;
+        if options.mode == Mode::RabbitmqQuorum {
+            // RabbitMQ 3.10 writes down late that a quorum queue exists: killed before, it finds no leader for it ever
+            // after. A stop in order writes it down.
+            services.stop(service).await?;
+            services.resume(service).await?;
+        }
         let mut stage = Self {
             relays: Vec::new(),
             broker,
@@ -130,12 +133,6 @@ impl Stage {
             };
             self.writers.push(tokio::spawn(writer.run()));
         }
-    }
-
-    /// Until rows flow.
-    pub async fn warm_up(&self) -> Result<()> {
-        let flows = || async { Ok(self.notes.arrivals() >= FIRST_ROWS) };
-        wait::until_true("the first rows to arrive", ARRIVAL_DEADLINE, flows).await
     }
 
     pub fn start_relays(&mut self) -> Result<()> {
