@@ -71,7 +71,10 @@ impl Broker {
                 self.kafkas.push(kafka);
             }
             Mode::RabbitmqClassic | Mode::RabbitmqQuorum => {
-                let kind = if self.mode == Mode::RabbitmqQuorum { QueueType::Quorum } else { QueueType::Classic };
+                // RabbitMQ 3.10 that is killed soon after a quorum queue was declared has no leader for it ever after, and
+                // confirms nothing to it. The main queue is safe from that (see `stage`).
+                let quorum = bounded && self.mode == Mode::RabbitmqQuorum;
+                let kind = if quorum { QueueType::Quorum } else { QueueType::Classic };
                 let rabbit = self.rabbit().await?;
                 let most = [
                     ("x-max-length", AMQPValue::LongInt(QUEUE_MAX)),
