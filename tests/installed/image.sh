@@ -9,7 +9,8 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 name="$1"
 engine="$here/engine.sh"
 
-# All of these are in the image that they stand for. What the build needs beyond them makes it fail here.
+# All of these are in the image that they stand for, but cmake, which the Dockerfile would install there. What the build
+# needs beyond them makes it fail here.
 tree="$("$here/debian.sh" build gcc g++ make cmake pkg-config libssl-dev ca-certificates)"
 base="localhost/outbox-relay-base:$(cksum <"$tree.packages" | cut -d ' ' -f 1)"
 if ! "$engine" podman image exists "$base"; then
