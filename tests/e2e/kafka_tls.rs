@@ -22,6 +22,12 @@ async fn mutual(authority: &Authority) -> Result<OwnKafka> {
     OwnKafka::start(&[Listener::tls("MUTUAL", authority.server(&[HERE])?, authority).demanding()], "").await
 }
 
+/// One listener with TLS, at which clients log in.
+async fn with_logins(authority: &Authority, mechanism: &str, module: &str) -> Result<OwnKafka> {
+    let login = Listener::new("LOGIN", "SASL_SSL", &[]).logging_in(mechanism, module);
+    OwnKafka::start(&[login.showing(authority.server(&[HERE])?, authority)], "").await
+}
+
 async fn scene(cluster: &OwnKafka) -> Result<Scene> {
     Scene::at(&services::database_url()?, Broker::Kafka(Kafka::at(&cluster.plain()?))).await
 }
@@ -189,9 +195,7 @@ async fn kafka_lets_the_relay_in_by_a_plain_password_over_tls() -> Result<()> {
     }
     let authority = Authority::new("authority")?;
     let users = "org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"right\";";
-    let settings = [("sasl.enabled.mechanisms", "PLAIN"), ("plain.sasl.jaas.config", users)];
-    let login = Listener::new("LOGIN", "SASL_SSL", &settings).showing(authority.server(&[HERE])?, &authority);
-    let cluster = OwnKafka::start(&[login], "").await?;
+    let cluster = with_logins(&authority, "PLAIN", users).await?;
     let mut scene = scene(&cluster).await?;
     let at = cluster.address("LOGIN")?;
     let way = Way::trusting(&cluster.file("relay-ca.pem", &authority.pem())?)
@@ -213,9 +217,7 @@ async fn f68_a_rotated_password_is_used_at_the_next_connect_to_kafka() -> Result
     }
     let authority = Authority::new("authority")?;
     let module = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
-    let settings = [("sasl.enabled.mechanisms", "SCRAM-SHA-256"), ("scram-sha-256.sasl.jaas.config", module)];
-    let login = Listener::new("LOGIN", "SASL_SSL", &settings).showing(authority.server(&[HERE])?, &authority);
-    let cluster = OwnKafka::start(&[login], "").await?;
+    let cluster = with_logins(&authority, "SCRAM-SHA-256", module).await?;
     cluster.set_password("relay", "the-old-one").await?;
     let mut scene = scene(&cluster).await?;
     let way = Way::trusting(&cluster.file("relay-ca.pem", &authority.pem())?)

@@ -20,6 +20,9 @@ const HOUR_S: i64 = 3_600;
 /// librdkafka asks for the next token after four fifths of this.
 const SHORT_S: i64 = 10;
 
+/// The broker ends a connection whose token has ended.
+const ENDS: &[(&str, &str)] = &[("oauthbearer.connections.max.reauth.ms", "3600000")];
+
 /// A broker that takes tokens, and whoever gives them out.
 struct Stage {
     scene: Scene,
@@ -29,17 +32,16 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` without a Kafka. `settings` are the listener's own.
-    async fn set(test: &str, settings: &[(&str, &str)], lifetime_s: i64) -> Result<Option<Self>> {
+    /// `None` without a Kafka.
+    async fn set(test: &str, lifetime_s: i64) -> Result<Option<Self>> {
         if Kafka::connect_or_skip(test)?.is_none() {
             return Ok(None);
         }
         let module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required \
                       unsecuredLoginStringClaim_sub=\"broker\";";
-        let tokens = [("sasl.enabled.mechanisms", "OAUTHBEARER"), ("oauthbearer.sasl.jaas.config", module)];
         let authority = Authority::new("authority")?;
         let server = authority.server(&["127.0.0.1"])?;
-        let listener = Listener::new("TOKENS", "SASL_SSL", &[&tokens, settings].concat());
+        let listener = Listener::new("TOKENS", "SASL_SSL", ENDS).logging_in("OAUTHBEARER", module);
         let cluster = OwnKafka::start(&[listener.showing(server.clone(), &authority)], "").await?;
         let scene = Scene::at(&services::database_url()?, Broker::Kafka(Kafka::at(&cluster.plain()?))).await?;
         let now = scene.client.query_one("SELECT extract(epoch FROM now())::bigint", &[]).await?;
@@ -72,7 +74,7 @@ impl Stage {
 #[tokio::test]
 async fn the_relay_logs_in_with_a_token_and_is_told_when_it_gets_none() -> Result<()> {
     let test = "the_relay_logs_in_with_a_token_and_is_told_when_it_gets_none";
-    let Some(mut stage) = Stage::set(test, &[], HOUR_S).await? else { return Ok(()) };
+    let Some(mut stage) = Stage::set(test, HOUR_S).await? else { return Ok(()) };
     let other = stage.cluster.file("other.pem", &Authority::new("other")?.pem())?;
     let drain = Launch::new(["run", "--drain", "--admin-listen", "off"])
         .database(stage.scene.database.url())
@@ -95,9 +97,7 @@ async fn the_relay_logs_in_with_a_token_and_is_told_when_it_gets_none() -> Resul
 #[tokio::test]
 async fn the_relay_waits_for_tokens_and_gets_the_next_in_time() -> Result<()> {
     let test = "the_relay_waits_for_tokens_and_gets_the_next_in_time";
-    // The broker ends a connection whose token has ended.
-    let ends = [("oauthbearer.connections.max.reauth.ms", "3600000")];
-    let Some(mut stage) = Stage::set(test, &ends, SHORT_S).await? else { return Ok(()) };
+    let Some(mut stage) = Stage::set(test, SHORT_S).await? else { return Ok(()) };
     stage.provider.set_away(true);
     stage.scene.commit(200, 20).await?;
     let mut relay = stage.launch()?.start()?;
@@ -117,17 +117,17 @@ async fn the_relay_waits_for_tokens_and_gets_the_next_in_time() -> Result<()> {
 
 #[tokio::test]
 async fn f68_a_rotated_secret_of_the_client_needs_no_restart() -> Result<()> {
-    let Some(mut stage) = Stage::set("f68_a_rotated_secret_of_the_client_needs_no_restart", &[], HOUR_S).await? else {
-        return Ok(());
-    };
+    let test = "f68_a_rotated_secret_of_the_client_needs_no_restart";
+    let Some(mut stage) = Stage::set(test, SHORT_S).await? else { return Ok(()) };
     let mut relay = stage.launch()?.start()?;
     relay.wait_ready(SOON).await?;
     stage.scene.commit(200, 20).await?;
     stage.scene.wait_sent(200, SOON).await?;
     stage.provider.set_secret("s3cret-of-today");
-    stage.login("s3cret-of-today", &stage.ca)?;
-    stage.cluster.restart().await?;
+    // The last token ends soon, and the connection with it.
+    relay.wait_log("broker refuses us", BACK).await?;
     stage.scene.commit(2_000, 50).await?;
+    stage.login("s3cret-of-today", &stage.ca)?;
     stage.scene.wait_all_sent(BACK).await?;
     stage.scene.finish(200).await?;
     assert_eq!(stage.scene.attempts().await?, 0);

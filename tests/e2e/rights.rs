@@ -22,10 +22,9 @@ fn login(password: &str) -> String {
 /// Whoever comes without a login is the administrator; the relay's login grants nothing by itself.
 async fn guarded() -> Result<OwnKafka> {
     let user = "org.apache.kafka.common.security.plain.PlainLoginModule required user_relay=\"secret\";";
-    let login = [("sasl.enabled.mechanisms", "PLAIN"), ("plain.sasl.jaas.config", user)];
     let settings = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
                     super.users=User:ANONYMOUS\n";
-    OwnKafka::start(&[Listener::new("LOGIN", "SASL_PLAINTEXT", &login)], settings).await
+    OwnKafka::start(&[Listener::new("LOGIN", "SASL_PLAINTEXT", &[]).logging_in("PLAIN", user)], settings).await
 }
 
 async fn grant(own: &OwnKafka, operations: &[&str], topic: &str) -> Result<()> {

@@ -30,6 +30,14 @@ impl Listener {
         Self { name, protocol, settings, shown: None }
     }
 
+    /// Whoever comes logs in by this mechanism of SASL, which Kafka's login module of that line checks.
+    #[must_use]
+    pub fn logging_in(mut self, mechanism: &str, module: &str) -> Self {
+        self.settings.push(("sasl.enabled.mechanisms".to_owned(), mechanism.to_owned()));
+        self.settings.push((format!("{}.sasl.jaas.config", mechanism.to_lowercase()), module.to_owned()));
+        self
+    }
+
     /// With TLS: it shows this certificate.
     #[must_use]
     pub fn tls(name: &'static str, server: Issued, clients: &Authority) -> Self {

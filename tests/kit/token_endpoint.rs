@@ -68,18 +68,12 @@ impl TokenEndpoint {
         secret.clone_into(&mut lock(&self.state.secret));
     }
 
-    /// How many tokens were given out.
-    #[must_use]
-    pub fn given(&self) -> usize {
-        *lock(&self.state.given)
-    }
-
     /// Waits until at least so many tokens were given out.
     ///
     /// # Errors
     /// When they are not in time.
     pub async fn wait_given(&self, count: usize, within: Duration) -> Result<()> {
-        let enough = || async { Ok(self.given() >= count) };
+        let enough = || async { Ok(*lock(&self.state.given) >= count) };
         wait::until_true(&format!("{count} tokens to be given out"), within, enough).await
     }
 }

@@ -14,9 +14,10 @@ const HANDSHAKE_PAUSE_MS: u64 = 5_000;
 
 /// How librdkafka begins when it has no token (OAUTHBEARER).
 const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
-/// What is for good about that: an answer (RFC 6749 section 5.2), a certificate that is not believed. All else means
-/// that whoever gives out tokens cannot be reached.
-const NO_TOKEN_FOR_GOOD: [&str; 3] = ["\"error\"", "SSL certificate", "SSL: "];
+/// What is for good about that: the errors of RFC 6749 section 5.2, and in libcurl's words a certificate that is not
+/// believed. All else, a gateway's own error too, means that whoever gives out tokens cannot be reached.
+const NO_TOKEN_FOR_GOOD: [&str; 5] =
+    ["\"invalid_", "\"unauthorized_client\"", "\"unsupported_grant_type\"", "SSL certificate", "SSL: "];
 
 impl Sender {
     /// librdkafka spoke about the producer or its connections.
@@ -91,20 +92,17 @@ impl Sender {
             }
             Err(detail) => {
                 let link = self.trouble.clone().unwrap_or(Link::Down { detail });
-                let refused = matches!(link, Link::Refused { .. });
                 self.set_link(link.clone());
                 self.release_queues();
-                // librdkafka says a thing once, and the answer may not have been had then.
-                if !refused {
-                    self.look();
-                }
-                // Certificates and secrets in files are read when a client is made.
-                if let Link::Refused { detail } = &link
-                    && refused
-                    && self.line.as_ref().is_some_and(Line::is_empty)
-                {
-                    self.ruin(detail, true);
-                    self.ask(Ask::Renew);
+                match link {
+                    // Certificates and secrets in files are read when a client is made.
+                    Link::Refused { detail } if self.line.as_ref().is_some_and(Line::is_empty) => {
+                        self.ruin(&detail, true);
+                        self.ask(Ask::Renew);
+                    }
+                    Link::Refused { .. } => {}
+                    // librdkafka says a thing once, and the answer may not have been had then.
+                    _ => self.look(),
                 }
             }
         }
@@ -205,4 +203,23 @@ impl Sender {
 fn token_may_come(detail: &str) -> bool {
     let why = detail.find(NO_TOKEN).map(|at| &detail[at..]);
     why.is_some_and(|why| !NO_TOKEN_FOR_GOOD.iter().any(|known| why.contains(known)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_whoever_gives_out_tokens_is_for_good() {
+        let told = |why: &str| token_may_come(&format!("outbox-relay: {NO_TOKEN}{why}"));
+        for why in ["Empty reply from server", "Could not resolve host: idp", "{\"error\":\"upstream\"}", "<html>503"] {
+            assert!(told(why), "{why}");
+        }
+        let certificate = "SSL certificate problem: unable to get local issuer certificate";
+        let name = "SSL: no alternative certificate subject name matches target host name 'idp'";
+        for why in ["{\"error\":\"invalid_client\"}", "{\"error\": \"unauthorized_client\"}", certificate, name] {
+            assert!(!told(why), "{why}");
+        }
+        assert!(!token_may_come("SASL authentication error: Invalid username or password"));
+    }
 }
