@@ -43,8 +43,9 @@ pub struct Horizon {
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
     pub lease: Lease,
+    /// Fresh rows are looked for above it.
     pub low: i64,
-    /// Numbers that are in memory already.
+    /// Numbers that are in memory already, in order; below `low` too.
     pub exclude: Vec<i64>,
     pub rows_max: usize,
     pub bytes_max: usize,

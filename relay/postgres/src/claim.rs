@@ -74,11 +74,14 @@ async fn query(
     form: Form,
 ) -> Result<PageReader, SourceError> {
     let (rows_max, bytes_max) = (rows_max(request), bytes_max(request));
+    // Only the whole statement looks below low.
+    let first = if form == Form::Short { request.exclude.partition_point(|seq| *seq <= request.low) } else { 0 };
+    let exclude = request.exclude.get(first..).unwrap_or_default();
     let mut parameters: Vec<Parameter<'_>> = vec![
         (&config.source, Type::TEXT),
         (&request.lease.lane, Type::INT2),
         (&request.low, Type::INT8),
-        (&request.exclude, Type::INT8_ARRAY),
+        (&exclude, Type::INT8_ARRAY),
         (&rows_max, Type::INT8),
         (&bytes_max, Type::INT8),
     ];

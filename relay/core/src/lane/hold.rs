@@ -122,13 +122,13 @@ impl Lane {
         (row.map(|row| row.idempotency_key.as_str()), address.map(|address| address.destination.as_str()))
     }
 
-    /// The hold is committed. Rows that were dropped without being held will be claimed anew, so `low` must
-    /// not pass them.
+    /// The hold is committed. Rows that were dropped without being held will be claimed anew, so `low` goes back
+    /// before them.
     pub fn held(&mut self, order: &HoldOrder) {
         for seq in &order.leaving {
             let fresh = self.entries.get(seq).is_some_and(|entry| entry.origin == Origin::Fresh);
             if fresh && !order.entries.iter().any(|held| held.id.seq == *seq) {
-                self.ceiling = self.ceiling.min(*seq - 1);
+                self.low = self.low.min(*seq - 1);
             }
             self.forget(*seq);
         }
@@ -162,7 +162,7 @@ impl Lane {
         }
         self.keys.retain(|_, key| !key.is_done());
         if !mutant("keep_positions") {
-            self.ceiling = 0;
+            self.low = 0;
         }
         self.confirmed =
             self.entries.iter().filter(|(_, entry)| entry.state == State::Confirmed).map(|(seq, _)| *seq).collect();

@@ -110,8 +110,8 @@ pub struct Lane {
     /// Rows that may be next, in order of becoming so; checked again when taken.
     ready: VecDeque<i64>,
     confirmed: Vec<i64>,
-    /// Every number up to here was found whole; `low` is the part of it that is settled.
-    ceiling: i64,
+    /// Every number up to here is sent, held or in memory, or can never appear.
+    low: i64,
     queued: usize,
     published: usize,
     weight_bytes: usize,
@@ -128,11 +128,10 @@ impl Lane {
         Self { block_key, ..Self::default() }
     }
 
-    /// Numbers up to here are sent or held, for ever.
+    /// Numbers up to here are sent, held or in memory, or can never appear: fresh rows are looked for above it.
     #[must_use]
-    pub fn low(&self) -> i64 {
-        let first = self.entries.iter().find(|(_, entry)| entry.origin == Origin::Fresh).map(|(seq, _)| *seq);
-        first.map_or(self.ceiling, |first| self.ceiling.min(first - 1))
+    pub const fn low(&self) -> i64 {
+        self.low
     }
 
     /// Numbers that a claim must leave out.
@@ -183,19 +182,19 @@ impl Lane {
         for mapped in rows {
             self.insert(mapped, page);
         }
-        self.mutated_ceiling(page);
+        self.mutated_low(page);
         if let Some(horizon) = horizon
             && (page.snapshot_xmin > horizon.xid || mutant("no_own_xid"))
         {
             // A page that was cut off is whole up to its last row, and so is what is known.
-            self.ceiling = self.ceiling.max(horizon.last_seq.min(page.whole_to));
+            self.low = self.low.max(horizon.last_seq.min(page.whole_to));
         }
     }
 
-    fn mutated_ceiling(&mut self, page: &PageFacts) {
+    fn mutated_low(&mut self, page: &PageFacts) {
         if mutant("cursor") || mutant("visible_maximum") && page.whole_to == i64::MAX {
             let seen = self.entries.last_key_value().map_or(0, |(seq, _)| *seq);
-            self.ceiling = self.ceiling.max(seen);
+            self.low = self.low.max(seen);
         }
     }
 

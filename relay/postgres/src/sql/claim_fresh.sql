@@ -9,7 +9,7 @@
 --
 -- bytes_to counts the bytes of the page up to its row: the page was cut off where it reaches $6, or has $5 rows.
 --
--- $1 source, $2 lane, $3 low, $4 numbers in memory, $5 rows at most, $6 bytes at most, $7 block_key,
+-- $1 source, $2 lane, $3 low, $4 numbers in memory above low, $5 rows at most, $6 bytes at most, $7 block_key,
 -- $8 relay id
 SELECT s.snapshot_xmin, s.wal, s.now, s.alive, s.fresh_only, m.bytes_to,
        m.seq, 'fresh' AS origin, false AS blocked, m.tx, m.ordering_key, m.idempotency_key, m.topic,
