@@ -42,6 +42,7 @@ mod rights;
 mod rolling_update;
 mod scene;
 mod shared_lanes;
+mod silent_queue;
 mod spans;
 mod stage;
 mod structure;

@@ -21,7 +21,8 @@ pub enum Outcome {
     NotSent,
     /// It may or may not have arrived: a time-out, a lost link, a purged queue.
     Unknown { detail: String },
-    /// The exchange, topic or binding is missing (`Unroutable`, `NoExchange`, `NoTopic`).
+    /// The exchange, topic or binding is missing (`Unroutable`, `NoExchange`, `NoTopic`), or the address takes rows and
+    /// confirms none (`Unknown`): then this one may have arrived.
     AddressAway { scope: Scope, reason: Reason, detail: String },
     /// The broker said not now (`Nack`, `QueueFull`): the key waits with backoff.
     Busy { reason: Reason, detail: String },

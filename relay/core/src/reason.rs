@@ -31,7 +31,7 @@ pub enum Reason {
     Rejected,
     /// An earlier row of its key waits.
     Behind,
-    /// The outcome is not known: a time-out or a lost link.
+    /// The outcome is not known: a time-out or a lost link. A row waits for it only where its address confirms nothing.
     Unknown,
 }
 
@@ -109,7 +109,9 @@ impl Reason {
                 "see the error, and the broker's log, for what it minds about this message; then retry, or discard"
             }
             Self::Behind => "nothing: an earlier row of its ordering key waits, and it follows that one",
-            Self::Unknown => "nothing: it goes again with the same id",
+            Self::Unknown => {
+                "see the state of its address's queues, which confirm nothing: it goes again by itself, with the same id"
+            }
         }
     }
 }

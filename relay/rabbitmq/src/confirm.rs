@@ -12,6 +12,7 @@
 //! Nothing but an ack confirms: no answer, an error and "confirms not requested" leave the row undecided.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 /// What came back for one row of a window, returns taken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) enum Verdict {
     Returned,
     Nacked,
     Undecided,
+    /// Undecided when its time was over, and its address answered for no row of the window, while the broker did.
+    Silent,
 }
 
 /// Decides a window: `ids` and `signals` by row, `returns` with the message id of each return that was attached to
@@ -69,6 +72,19 @@ pub(crate) fn decide(ids: &[&str], signals: &[Signal], returns: &[Option<String>
         .collect()
 }
 
+/// A window whose time was over while the broker answered other questions: the addresses without any answer are to
+/// blame. `addresses` by row.
+pub(crate) fn accuse<A: Eq + Hash>(addresses: &[A], signals: &[Signal], verdicts: &mut [Verdict]) {
+    let answered = |signal: &Signal| matches!(signal, Signal::Ack | Signal::Nack);
+    let alive: HashSet<&A> =
+        addresses.iter().zip(signals).filter(|(_, signal)| answered(signal)).map(|(address, _)| address).collect();
+    for (address, verdict) in addresses.iter().zip(verdicts) {
+        if *verdict == Verdict::Undecided && !alive.contains(address) {
+            *verdict = Verdict::Silent;
+        }
+    }
+}
+
 #[derive(Default)]
 struct Count {
     returns: usize,
@@ -87,7 +103,7 @@ const fn plain(signal: Signal, acked: Verdict) -> Verdict {
 mod tests {
     use super::*;
     use Signal::{Ack, Broken, Nack, Open};
-    use Verdict::{Confirmed, Nacked, Returned, Undecided};
+    use Verdict::{Confirmed, Nacked, Returned, Silent, Undecided};
 
     fn judge(ids: &[&str], signals: &[Signal], returns: &[&str]) -> Vec<Verdict> {
         let returns: Vec<_> = returns.iter().map(|id| Some((*id).to_owned())).collect();
@@ -111,6 +127,14 @@ mod tests {
     #[test]
     fn nothing_is_confirmed_while_a_confirm_may_complete_unseen() {
         assert_eq!(judge(&["a", "b"], &[Ack, Open], &[]), [Undecided, Undecided]);
+    }
+
+    #[test]
+    fn an_address_without_any_answer_is_to_blame_and_no_other() {
+        let signals = [Ack, Broken, Broken, Ack, Open];
+        let mut verdicts = [Undecided, Undecided, Undecided, Confirmed, Undecided];
+        accuse(&["good", "silent", "good", "fine", "silent"], &signals, &mut verdicts);
+        assert_eq!(verdicts, [Undecided, Silent, Undecided, Confirmed, Silent]);
     }
 
     #[test]

@@ -87,6 +87,15 @@ pub(crate) fn unroutable(address: &Address) -> Outcome {
     }
 }
 
+/// It took rows and answers for none.
+pub(crate) fn silent(address: &Address, why: &str) -> Outcome {
+    Outcome::AddressAway {
+        scope: Scope::Address,
+        reason: Reason::Unknown,
+        detail: format!("{address} takes messages and confirms none: {why}; see the state of its queues at the broker"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,7 @@ mod probe;
 mod publisher;
 mod session;
 mod socket;
+mod suspects;
 mod table;
 mod url;
 mod window;

@@ -15,6 +15,7 @@ use crate::config::RabbitmqConfig;
 use crate::connection::Supervisor;
 use crate::probe;
 use crate::session::Session;
+use crate::suspects::Suspects;
 use crate::writer::Writer;
 
 /// What the tasks may still take after the connection was killed.
@@ -24,6 +25,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 pub struct RabbitmqPublisher {
     config: Arc<RabbitmqConfig>,
     writers: Vec<mpsc::UnboundedSender<Outgoing>>,
+    suspects: Arc<Suspects>,
     link: watch::Receiver<Link>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
     stopping: CancellationToken,
@@ -43,21 +45,13 @@ impl RabbitmqPublisher {
         let (session_sender, sessions) = watch::channel(None);
         let (stopping, closing) = (CancellationToken::new(), CancellationToken::new());
         let (writing, supervising) = (TaskTracker::new(), TaskTracker::new());
+        let suspects = Suspects::new(Arc::clone(&config), Arc::clone(&observer), stopping.clone(), writing.clone());
         let mut writers = Vec::new();
         for index in 0..config.options().channels {
             // Bounded by the caller: it hands over at most `in_flight_max` rows that are not answered.
             let (sender, rows) = mpsc::unbounded_channel();
             writers.push(sender);
-            let writer = Writer {
-                index,
-                config: Arc::clone(&config),
-                observer: Arc::clone(&observer),
-                rows,
-                sessions: sessions.clone(),
-                stopping: stopping.clone(),
-                line: None,
-            };
-            writing.spawn(writer.run());
+            writing.spawn(Writer::new(index, Arc::clone(&suspects), rows, sessions.clone()).run());
         }
         let supervisor = Supervisor {
             config: Arc::clone(&config),
@@ -72,6 +66,7 @@ impl RabbitmqPublisher {
         Arc::new(Self {
             config,
             writers,
+            suspects,
             link,
             sessions,
             stopping,
@@ -119,6 +114,7 @@ impl Publisher for RabbitmqPublisher {
     }
 
     fn publish(&self, outgoing: Outgoing) {
+        let Some(outgoing) = self.suspects.take(outgoing) else { return };
         match self.writer(&outgoing.row) {
             Some(writer) if !self.stopping.is_cancelled() => {
                 if let Err(rejected) = writer.send(outgoing) {

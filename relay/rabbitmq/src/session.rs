@@ -249,6 +249,11 @@ impl Session {
         if channel.status().confirm() { Ok(channel) } else { Err(SessionError::NotConfirming) }
     }
 
+    /// Whether the broker answers anything at all on this connection.
+    pub(crate) async fn answers(&self) -> bool {
+        self.ask("channel.open", self.connection.create_channel()).await.is_ok()
+    }
+
     /// Whether an exchange exists, asked on a channel of its own because "no" closes the channel. The default
     /// exchange always exists, and the broker refuses to be asked about it.
     pub(crate) async fn exchange_exists(&self, exchange: &str) -> Result<bool, SessionError> {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use lapin::options::BasicPublishOptions;
 use lapin::{Channel, Confirmation};
-use outbox_core::{Clock, Millis, Outgoing, mutant};
+use outbox_core::{Address, Clock, Millis, Outgoing, mutant};
 use tokio::time::Instant;
 
-use crate::confirm::{Signal, Verdict, decide};
+use crate::confirm::{Signal, Verdict, accuse, decide};
 use crate::message::{self, Message};
 use crate::session::Session;
 
@@ -57,6 +57,8 @@ pub(crate) enum End {
     ChannelBroken(lapin::Error),
     /// The connection is gone.
     SessionEnded,
+    /// The time was over and the connection was dropped. `answers`: the broker answered another question meanwhile.
+    Late { answers: bool },
 }
 
 /// A window's verdicts, by row, and its returns.
@@ -84,10 +86,12 @@ pub(crate) async fn publish(session: &Session, channel: &Channel, jobs: &mut [Jo
     let mut answers: Vec<Option<Answer>> = Vec::with_capacity(sends.len());
     answers.resize_with(sends.len(), || None);
     start(&mut sends, &mut answers);
+    let mut late = None;
     tokio::select! {
         biased;
         () = settle(&mut sends, &mut answers) => {}
-        () = tokio::time::sleep_until(deadline) => {
+        broker_answers = time_out(session, deadline, confirm_ms) => {
+            late = Some(broker_answers);
             session.fail(format!("the broker confirmed nothing more within {confirm_ms} ms"));
         }
         () = session.ended().cancelled() => {}
@@ -97,7 +101,15 @@ pub(crate) async fn publish(session: &Session, channel: &Channel, jobs: &mut [Jo
         let _ = tokio::time::timeout(SETTLE, settle(&mut sends, &mut answers)).await;
     }
     drop(sends);
-    judge(session, jobs, answers)
+    judge(session, jobs, answers, late)
+}
+
+/// Waits for the deadline. In its last quarter the broker is asked something else: whether it answered comes back.
+async fn time_out(session: &Session, deadline: Instant, confirm_ms: u64) -> bool {
+    tokio::time::sleep_until(deadline - Duration::from_millis(confirm_ms / 4)).await;
+    let answers = tokio::time::timeout_at(deadline, session.answers()).await;
+    tokio::time::sleep_until(deadline).await;
+    answers.unwrap_or(false)
 }
 
 async fn send(channel: &Channel, message: Option<Message>, body: &[u8]) -> Answer {
@@ -127,7 +139,7 @@ async fn settle<F: Future<Output = Answer>>(sends: &mut [Pin<Box<F>>], answers: 
     }
 }
 
-fn judge(session: &Session, jobs: &[Job], answers: Vec<Option<Answer>>) -> Report {
+fn judge(session: &Session, jobs: &[Job], answers: Vec<Option<Answer>>, late: Option<bool>) -> Report {
     let mut signals = Vec::with_capacity(answers.len());
     let mut returns = Vec::new();
     let mut errors = Vec::new();
@@ -160,8 +172,15 @@ fn judge(session: &Session, jobs: &[Job], answers: Vec<Option<Answer>>) -> Repor
         session.fail("a channel was not in confirm mode");
     }
     let ids: Vec<&str> = jobs.iter().map(|job| job.outgoing.row.idempotency_key.as_str()).collect();
-    let verdicts = decide(&ids, &signals, &returns);
-    let end = end(session, &signals, errors);
+    let mut verdicts = decide(&ids, &signals, &returns);
+    let mut end = end(session, &signals, errors);
+    if let (Some(answers), End::SessionEnded) = (late, &end) {
+        end = End::Late { answers };
+        if answers {
+            let addresses: Vec<&Address> = jobs.iter().map(|job| &*job.outgoing.address).collect();
+            accuse(&addresses, &signals, &mut verdicts);
+        }
+    }
     Report { verdicts, returns: returns.len(), end }
 }
 

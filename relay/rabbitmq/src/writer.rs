@@ -11,30 +11,31 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use lapin::Channel;
-use outbox_core::{Observer, Outcome, Outgoing, Reason, Sink, mutant};
+use outbox_core::{Outcome, Outgoing, Reason, Sink, mutant};
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
-use crate::config::RabbitmqConfig;
 use crate::confirm::Verdict;
 use crate::culprit::{self, Blame};
 use crate::message;
 use crate::session::{Session, SessionError, code, words};
+use crate::suspects::Suspects;
 use crate::window::{self, End, Job};
 
 /// See the module.
 pub(crate) struct Writer {
-    pub(crate) index: usize,
-    pub(crate) config: Arc<RabbitmqConfig>,
-    pub(crate) observer: Arc<dyn Observer>,
-    pub(crate) rows: mpsc::UnboundedReceiver<Outgoing>,
-    pub(crate) sessions: watch::Receiver<Option<Arc<Session>>>,
-    pub(crate) stopping: CancellationToken,
-    pub(crate) line: Option<Line>,
+    index: usize,
+    suspects: Arc<Suspects>,
+    rows: mpsc::UnboundedReceiver<Outgoing>,
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    line: Option<Line>,
+    /// What was trusted on a connection that was dropped for rows that were not confirmed.
+    carried: Option<Trusted>,
+    /// Windows that are to be small.
+    careful: u32,
 }
 
 /// This task's channel on the current connection.
-pub(crate) struct Line {
+struct Line {
     session: Arc<Session>,
     channel: Channel,
     trusted: Trusted,
@@ -47,6 +48,11 @@ struct Trusted {
     /// The largest body.
     body_bytes: usize,
 }
+
+/// After a window that missed its deadline so many are small. Some rows without a confirm, 32 to a quorum queue, stop
+/// a whole connection (RabbitMQ's flow control), and then nobody can tell whose fault it is.
+const CAREFUL_WINDOWS: u32 = 64;
+const CAREFUL_ROWS: usize = 16;
 
 /// Bodies up to here are small for any broker: its own limit is 16 MiB unless it is set (`max_message_size`).
 const SMALL_BODY_BYTES: usize = 16 << 10;
@@ -65,14 +71,23 @@ impl Trusted {
 }
 
 impl Writer {
+    pub(crate) fn new(
+        index: usize,
+        suspects: Arc<Suspects>,
+        rows: mpsc::UnboundedReceiver<Outgoing>,
+        sessions: watch::Receiver<Option<Arc<Session>>>,
+    ) -> Self {
+        Self { index, suspects, rows, sessions, line: None, carried: None, careful: 0 }
+    }
+
     /// Serves rows until told to stop, then answers what is left.
     pub(crate) async fn run(mut self) {
-        let window_max = self.config.options().window_max;
+        let window_max = self.suspects.config.options().window_max;
         let mut batch = Vec::with_capacity(window_max);
         loop {
             tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => break,
+                () = self.suspects.stopping.cancelled() => break,
                 taken = self.rows.recv_many(&mut batch, window_max) => {
                     if taken == 0 {
                         break;
@@ -87,7 +102,8 @@ impl Writer {
         }
     }
 
-    async fn serve(&mut self, batch: &mut Vec<Outgoing>) {
+    /// Publishes these rows and answers for each.
+    pub(crate) async fn serve(&mut self, batch: &mut Vec<Outgoing>) {
         let Some(mut line) = self.take_line().await else {
             for outgoing in batch.drain(..) {
                 outgoing.ticket.answer(Outcome::NotSent);
@@ -99,7 +115,7 @@ impl Writer {
         let mut jobs = map_all(jobs, &line.session);
         let mut open = look_up_exchanges(&line, &mut jobs).await;
         while !jobs.is_empty() {
-            if !open || self.stopping.is_cancelled() || !line.session.usable() {
+            if !open || self.suspects.stopping.is_cancelled() || !line.session.usable() {
                 give_back(jobs.drain(..), &line.session);
                 break;
             }
@@ -121,13 +137,14 @@ impl Writer {
             return open_line(session).await;
         }
         let channel = session.channel(if mutant("two_tasks") { 0 } else { self.index })?;
-        Some(Line { session, channel, trusted: Trusted::default() })
+        Some(Line { session, channel, trusted: self.carried.take().unwrap_or_default() })
     }
 
     /// Writes the next window and answers for it; false: nothing may be written any more.
-    async fn write_window(&self, line: &mut Line, jobs: &mut VecDeque<Job>) -> bool {
-        let options = self.config.options();
-        let mut window = cut(jobs, &line.trusted, options.window_max, options.window_bytes_max);
+    async fn write_window(&mut self, line: &mut Line, jobs: &mut VecDeque<Job>) -> bool {
+        let options = self.suspects.config.options();
+        let rows_max = if self.careful > 0 { CAREFUL_ROWS.min(options.window_max) } else { options.window_max };
+        let mut window = cut(jobs, &line.trusted, rows_max, options.window_bytes_max);
         let now = window::now();
         let (late, in_time): (Vec<Job>, Vec<Job>) = window.drain(..).partition(|job| job.must_stay(now));
         give_back(late, &line.session);
@@ -137,14 +154,16 @@ impl Writer {
         }
         let report = window::publish(&line.session, &line.channel, &mut window, options.confirm_timeout_ms).await;
         for _ in 0..report.returns {
-            self.observer.returned(Sink::Rabbitmq);
+            self.suspects.observer.returned(Sink::Rabbitmq);
         }
-        if matches!(report.end, End::Complete) {
+        // Also where no confirm came in: a refusal would have come by now.
+        if matches!(report.end, End::Complete | End::Late { answers: true }) {
             window.iter().for_each(|job| line.trusted.add(job));
         }
-        let undecided = answer(window, &report.verdicts);
+        let undecided = self.answer(window, &report.verdicts);
         match report.end {
             End::Complete => {
+                self.careful = self.careful.saturating_sub(1);
                 give_back(undecided, &line.session);
                 true
             }
@@ -152,8 +171,50 @@ impl Writer {
                 give_back(undecided, &line.session);
                 false
             }
+            End::Late { answers } => {
+                self.careful = CAREFUL_WINDOWS;
+                self.carried = answers.then(|| std::mem::take(&mut line.trusted));
+                give_back(undecided, &line.session);
+                false
+            }
             End::ChannelBroken(error) => isolate(line, undecided, &error, jobs).await,
         }
+    }
+}
+
+impl Writer {
+    /// Answers what is certain; the rest comes back in order.
+    fn answer(&self, window: Vec<Job>, verdicts: &[Verdict]) -> Vec<Job> {
+        let mut undecided = Vec::new();
+        for (job, verdict) in window.into_iter().zip(verdicts) {
+            let address = &job.outgoing.address;
+            let outcome = match verdict {
+                Verdict::Confirmed => Outcome::Confirmed,
+                Verdict::Returned => culprit::unroutable(address),
+                Verdict::Nacked => Outcome::Busy {
+                    reason: Reason::Nack,
+                    detail: format!("the broker refused it (a full queue?) at {address}"),
+                },
+                Verdict::Silent => {
+                    let ms = self.suspects.config.options().confirm_timeout_ms;
+                    culprit::silent(
+                        address,
+                        &format!("no answer within {ms} ms, while the broker answered other questions"),
+                    )
+                }
+                Verdict::Undecided => {
+                    undecided.push(job);
+                    continue;
+                }
+            };
+            if *verdict == Verdict::Silent {
+                self.suspects.accuse(address);
+            } else {
+                self.suspects.clear(address);
+            }
+            job.outgoing.ticket.answer(outcome);
+        }
+        undecided
     }
 }
 
@@ -240,27 +301,6 @@ fn cut(jobs: &mut VecDeque<Job>, trusted: &Trusted, rows_max: usize, bytes_max: 
         }
     }
     jobs.drain(..rows).collect()
-}
-
-/// Answers what is certain; the rest comes back in order.
-fn answer(window: Vec<Job>, verdicts: &[Verdict]) -> Vec<Job> {
-    let mut undecided = Vec::new();
-    for (job, verdict) in window.into_iter().zip(verdicts) {
-        let outcome = match verdict {
-            Verdict::Confirmed => Outcome::Confirmed,
-            Verdict::Returned => culprit::unroutable(&job.outgoing.address),
-            Verdict::Nacked => Outcome::Busy {
-                reason: Reason::Nack,
-                detail: format!("the broker refused it (a full queue?) at {}", job.outgoing.address),
-            },
-            Verdict::Undecided => {
-                undecided.push(job);
-                continue;
-            }
-        };
-        job.outgoing.ticket.answer(outcome);
-    }
-    undecided
 }
 
 /// Rows that go no further: unknown if they may have left this process, else certainly not sent.

@@ -7,6 +7,7 @@ use crate::lane_worker::LaneWorker;
 use crate::mutant::{crash_point, mutant};
 use crate::outcome::Outcome;
 use crate::publisher::Answer;
+use crate::reason::Reason;
 use crate::source::Session;
 
 /// How long a sink that sent a row back although its link looks up is left alone, in milliseconds.
@@ -72,6 +73,9 @@ impl<S: Session> LaneWorker<S> {
             | Outcome::Busy { reason, .. }
             | Outcome::Impossible { reason, .. }
             | Outcome::Failed { reason, .. } => {
+                if *reason == Reason::Unknown {
+                    observer.unknown(sink);
+                }
                 observer.publish_failed(sink, *reason, publish_seconds);
             }
         }
