@@ -39,6 +39,7 @@ use crate::signals::Stop;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    outbox_kafka::prepare_process();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&Failure::text(Exit::Failed, format!("cannot start the runtime: {error}"))),

@@ -28,3 +28,10 @@ mod topics;
 
 pub use config::{ConfigError, KafkaConfig, refused_properties};
 pub use publisher::KafkaPublisher;
+
+/// To be called once, before anything else of this crate: OpenSSL then has no clean-up at exit. That clean-up waits for
+/// nobody, and a client of librdkafka's that is just shaking hands ends the process by a segmentation fault, whatever
+/// its exit code was to be.
+pub fn prepare_process() {
+    openssl_sys::init();
+}
