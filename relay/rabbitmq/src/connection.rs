@@ -24,7 +24,7 @@ const FLEETING: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a close in AMQP's own way may take.
-const CLOSE: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Supervisor {

@@ -8,7 +8,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use outbox_core::{Address, Observer, Outcome, Outgoing};
 use tokio::sync::{mpsc, watch};
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::RabbitmqConfig;
+use crate::connection::CLOSE;
 use crate::culprit;
 use crate::session::Session;
 use crate::writer::Writer;
@@ -24,8 +24,26 @@ use crate::writer::Writer;
 const SUSPECTS_MAX: usize = 1_000;
 /// Connections at a time.
 const TRIES_MAX: usize = 4;
-/// How long a close in AMQP's own way may take.
-const CLOSE: Duration = Duration::from_secs(1);
+
+/// A row under way to a suspect. However it ends, by a panic too, the next row may be tried after it.
+struct Try {
+    suspects: Arc<Suspects>,
+    address: Arc<Address>,
+}
+
+impl Try {
+    async fn run(self, outgoing: Outgoing) {
+        self.suspects.try_out(outgoing).await;
+    }
+}
+
+impl Drop for Try {
+    fn drop(&mut self) {
+        if let Some(tried) = self.suspects.known().get_mut(&*self.address) {
+            *tried = false;
+        }
+    }
+}
 
 /// See the module.
 pub(crate) struct Suspects {
@@ -87,14 +105,8 @@ impl Suspects {
         }
         *tried = true;
         drop(known);
-        let suspects = Arc::clone(self);
-        self.tries.spawn(async move {
-            let address = Arc::clone(&outgoing.address);
-            suspects.try_out(outgoing).await;
-            if let Some(tried) = suspects.known().get_mut(&*address) {
-                *tried = false;
-            }
-        });
+        let trying = Try { suspects: Arc::clone(self), address: Arc::clone(&outgoing.address) };
+        self.tries.spawn(trying.run(outgoing));
         None
     }
 
