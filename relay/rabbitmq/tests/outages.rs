@@ -134,7 +134,7 @@ async fn f65_cuts_are_survived_without_a_loss() {
             rig.publish(&Arc::new(row(seq, &format!("{round}:{seq}"))), &to);
         }
         let leaves = async {
-            // A row, unless a heartbeat met the freeze.
+            // A row, unless a heartbeat or the close of a channel met the freeze.
             while frozen && proxy.uploaded.load(Ordering::SeqCst) == before {
                 tokio::task::yield_now().await;
             }
@@ -313,11 +313,14 @@ async fn an_orderly_end_with_a_row_under_way_is_noticed_at_once() {
     assert_eq!(rig.one(row(0, "before"), &to).await, Outcome::Confirmed);
     proxy.set(Mode::SwallowReplies);
     let uploaded = proxy.uploaded.load(Ordering::SeqCst);
-    rig.publish(&Arc::new(row(1, "under way")), &to);
-    while proxy.uploaded.load(Ordering::SeqCst) == uploaded {
+    // The close of the channel that asked for the exchange leaves after the answer, at any time: not these many bytes.
+    let body = Bytes::from(vec![b'x'; 8_000]);
+    rig.publish(&Arc::new(Row { payload: Some(body.clone()), ..row(1, "under way") }), &to);
+    while proxy.uploaded.load(Ordering::SeqCst) < uploaded + body.len() {
         tokio::task::yield_now().await;
     }
     proxy.set(Mode::Cut);
-    assert!(matches!(rig.answers(1).await[&1], Outcome::Unknown { .. }));
+    let outcome = &rig.answers(1).await[&1];
+    assert!(matches!(outcome, Outcome::Unknown { .. }), "{outcome:?}");
     rig.publisher.stop(1_000).await;
 }

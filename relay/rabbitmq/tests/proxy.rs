@@ -86,8 +86,9 @@ async fn serve(
     let down = async {
         let mut buffer = vec![0; 65_536];
         while let Ok(count @ 1..) = server_read.read(&mut buffer).await {
-            let swallow = *mode.borrow() == Mode::SwallowReplies;
-            if !swallow && client_write.write_all(&buffer[..count]).await.is_err() {
+            // Not after a cut either: this may be polled once more before the cut is seen.
+            let passes = matches!(*mode.borrow(), Mode::Pass | Mode::Freeze);
+            if passes && client_write.write_all(&buffer[..count]).await.is_err() {
                 break;
             }
         }
