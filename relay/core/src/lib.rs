@@ -12,6 +12,7 @@ mod column_template;
 mod decide;
 mod fresh;
 mod headers;
+mod in_flight;
 mod intake;
 mod lane;
 mod lane_worker;

@@ -71,7 +71,7 @@ impl<S: Session> Marker<S> {
             }
             self.run_once(orders, rows).await?;
             // Where rows wait for `in_flight_max`, they wait for marks.
-            if rows < FEW_ROWS && self.shared.in_flight.available_permits() > 0 {
+            if rows < FEW_ROWS && self.shared.in_flight.any_free() {
                 tokio::time::sleep(Duration::from_millis(REST_MS)).await;
             }
         }

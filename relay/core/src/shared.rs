@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::breaker::Breakers;
 use crate::clock::Clock;
+use crate::in_flight::InFlight;
 use crate::observer::Observer;
 use crate::route::Routes;
 use crate::settings::{OnPark, Settings};
@@ -31,7 +32,7 @@ pub struct Shared {
     /// What is wrong with a table whose rows are to be taken over, by its name, for readiness.
     pub intake_errors: watch::Sender<BTreeMap<String, String>>,
     /// `in_flight_max`: one permit a row that may stand at the broker unmarked.
-    pub(crate) in_flight: Arc<Semaphore>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) board: Board,
     /// Lanes with a worker.
@@ -45,7 +46,7 @@ impl Shared {
     #[must_use]
     pub fn new(settings: Settings, routes: Routes, sinks: Sinks, observer: Arc<dyn Observer>) -> Self {
         let breakers = Breakers::new(settings.retry.backoff, settings.confirm_timeout_ms);
-        let in_flight = Arc::new(Semaphore::new(settings.in_flight_max));
+        let in_flight = InFlight::new(settings.in_flight_max);
         let memory = Memory::new(settings.memory_bytes_max());
         Self {
             settings,
@@ -99,6 +100,7 @@ impl Shared {
 
     pub(crate) fn note_lanes_owned(&self, lanes: usize) {
         self.lanes_owned.store(lanes, Ordering::Relaxed);
+        self.in_flight.share_among(lanes);
         self.observer.lanes_owned(lanes);
     }
 

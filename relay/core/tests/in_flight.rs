@@ -182,8 +182,8 @@ impl Publisher for Broker {
     }
 }
 
-/// Relays all rows, and says in how many statements they were marked.
-async fn relay(rows: BTreeMap<i64, i16>, key: Option<Arc<str>>, in_flight_max: usize) -> usize {
+/// Relays all rows, and says in how many statements they were marked and in which order they were published.
+async fn relay(rows: BTreeMap<i64, i16>, key: Option<Arc<str>>, in_flight_max: usize) -> (usize, Vec<i64>) {
     let all = rows.len();
     let left = watch::Sender::new(all);
     let memory = Arc::new(Memory { unsent: Mutex::new(rows), key, marks: AtomicUsize::new(0), left });
@@ -201,8 +201,8 @@ async fn relay(rows: BTreeMap<i64, i16>, key: Option<Arc<str>>, in_flight_max: u
     relay.await.expect("the relay ends");
     let published = broker.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
     assert_eq!(published.len(), all, "each row goes once");
-    assert_eq!(BTreeSet::from_iter(published).len(), all, "each row goes once");
-    memory.marks.load(Ordering::SeqCst)
+    assert_eq!(BTreeSet::from_iter(published.iter()).len(), all, "each row goes once");
+    (memory.marks.load(Ordering::SeqCst), published)
 }
 
 /// With fewer permits than lanes that want one, each permit must be used by the lane that got it: a lane that gives it
@@ -210,15 +210,30 @@ async fn relay(rows: BTreeMap<i64, i16>, key: Option<Arc<str>>, in_flight_max: u
 #[tokio::test]
 async fn a_permit_that_was_waited_for_is_used() {
     for in_flight_max in [1, 2, 15] {
-        let lane = |n: i64| i16::try_from(n % i64::from(LANES)).unwrap_or(0);
-        relay((0..i64::from(LANES) * ROWS_A_LANE).map(|n| (n + 1, lane(n))).collect(), None, in_flight_max).await;
+        relay(backlog(ROWS_A_LANE), None, in_flight_max).await;
     }
+}
+
+/// The rows of a backlog go about in their order, whichever lane they are in: a lane that got many permits first does
+/// not keep them while others wait.
+#[tokio::test]
+async fn lanes_of_a_backlog_stay_together() {
+    let rows_a_lane = 500;
+    let (_, published) = relay(backlog(rows_a_lane), None, 64).await;
+    let ahead = published.iter().zip(1..).map(|(seq, place)| seq - place).max();
+    assert!(ahead < Some(2_000), "a row went {ahead:?} places before its turn");
+}
+
+/// So many rows a lane, one lane after the other.
+fn backlog(rows_a_lane: i64) -> BTreeMap<i64, i16> {
+    let lane = |n: i64| i16::try_from(n % i64::from(LANES)).unwrap_or(0);
+    (0..i64::from(LANES) * rows_a_lane).map(|n| (n + 1, lane(n))).collect()
 }
 
 /// Rows that are confirmed one after the other, as those of one key are, share marks.
 #[tokio::test]
 async fn a_trickle_of_rows_shares_marks() {
     let rows: BTreeMap<i64, i16> = (1..=400).map(|seq| (seq, 0)).collect();
-    let marks = relay(rows, Some("k".into()), 2_000).await;
+    let (marks, _) = relay(rows, Some("k".into()), 2_000).await;
     assert!(marks <= 100, "{marks} statements for 400 rows");
 }

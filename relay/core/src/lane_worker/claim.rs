@@ -166,16 +166,4 @@ impl<S: Session> LaneWorker<S> {
     pub(super) fn account(&mut self) {
         self.reserved.resize(self.lane.weight_bytes());
     }
-
-    /// Gives back the permits that no published row uses. Only after publishing had its turn: a permit that was waited
-    /// for would else go round among the lanes that wait, and none would use it.
-    pub(super) fn return_permits(&mut self) {
-        let published = self.lane.published();
-        let held = self.permits.as_ref().map_or(0, tokio::sync::OwnedSemaphorePermit::num_permits);
-        if held > published
-            && let Some(permits) = self.permits.as_mut()
-        {
-            drop(permits.split(held - published));
-        }
-    }
 }

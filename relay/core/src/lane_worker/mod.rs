@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Millis;
+use crate::in_flight::Permits;
 use crate::lane::Lane;
 use crate::lane_worker::claim::Turn;
 use crate::lane_worker::drill::Drill;
@@ -53,7 +54,7 @@ pub(crate) struct LaneMemory {
     pub(crate) lane: Lane,
     pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
     answers_sender: mpsc::UnboundedSender<Answer>,
-    permits: Option<OwnedSemaphorePermit>,
+    permits: Permits,
     reserved: Reservation,
 }
 
@@ -61,7 +62,13 @@ impl LaneMemory {
     pub(crate) fn new(shared: &Shared) -> Self {
         let (answers_sender, answers) = mpsc::unbounded_channel();
         let lane = Lane::new(shared.block_key());
-        Self { lane, answers, answers_sender, permits: None, reserved: shared.memory.nothing() }
+        Self {
+            lane,
+            answers,
+            answers_sender,
+            permits: Permits::none(&shared.in_flight),
+            reserved: shared.memory.nothing(),
+        }
     }
 }
 
@@ -87,7 +94,7 @@ pub(crate) struct LaneWorker<S> {
     horizon: watch::Receiver<Option<Horizon>>,
     answers: mpsc::UnboundedReceiver<Answer>,
     answers_sender: mpsc::UnboundedSender<Answer>,
-    permits: Option<OwnedSemaphorePermit>,
+    permits: Permits,
     /// What the lane's rows weigh, out of the shared budget.
     reserved: Reservation,
     wake: Arc<Notify>,
@@ -146,7 +153,7 @@ impl<S: Session> LaneWorker<S> {
             self.account();
             // Publishing may leave rows to hold, so the turn with the database comes after it.
             let blocked = self.publish();
-            self.return_permits();
+            self.permits.settle(self.lane.published(), blocked.wait());
             if self.turn.is_none() {
                 self.turn = self.start_turn();
             }
@@ -181,9 +188,7 @@ impl<S: Session> LaneWorker<S> {
                     }
                 }
                 () = std::future::ready(()), if blocked == Blocked::Burst => tokio::task::yield_now().await,
-                Ok(permit) = Arc::clone(&self.shared.in_flight).acquire_owned(), if blocked == Blocked::Permits => {
-                    self.add_permit(permit);
-                }
+                () = self.permits.wait(blocked.wait()) => {}
                 () = self.wake.notified() => self.look = true,
                 () = self.shared.memory.freed.notified(), if self.starved => {}
                 Ok(()) = released.changed() => {
@@ -252,7 +257,7 @@ impl<S: Session> LaneWorker<S> {
 
     fn into_memory(mut self) -> LaneMemory {
         self.account();
-        self.return_permits();
+        self.permits.settle(self.lane.published(), None);
         self.shared.breakers().keep_probes(self.lease.lane, &[]);
         LaneMemory {
             lane: self.lane,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::in_flight::Wait;
 use crate::lane::Gate;
 use crate::lane_worker::LaneWorker;
 use crate::mutant::{crash_point, mutant};
@@ -14,7 +15,7 @@ use crate::source::Session;
 const BURST_ROWS_MAX: usize = 256;
 
 impl<S: Session> LaneWorker<S> {
-    /// Hands over what may go now. `Blocked::Permits` means that only `in_flight_max` holds rows back.
+    /// Hands over what may go now. `Blocked::Permits` says that only `in_flight_max` holds rows back.
     pub(super) fn publish(&mut self) -> Blocked {
         let now = self.shared.clock.now();
         let lease_until = self.lease_until();
@@ -31,8 +32,8 @@ impl<S: Session> LaneWorker<S> {
             return Blocked::No;
         }
         for _ in 0..BURST_ROWS_MAX {
-            if !self.has_permit() {
-                return Blocked::Permits;
+            if let Err(wait) = self.permits.allow(self.lane.published(), self.lane.queued()) {
+                return Blocked::Permits(wait);
             }
             let breakers = shared.breakers();
             let gate = |address: &crate::address::Address| match shared.sinks.gate(address.sink, &away) {
@@ -58,32 +59,6 @@ impl<S: Session> LaneWorker<S> {
         }
         if self.lane.has_ready() { Blocked::Burst } else { Blocked::No }
     }
-
-    /// Whether one more row may be published: the permits in hand exceed the rows that use one.
-    fn has_permit(&mut self) -> bool {
-        let held = self.permits.as_ref().map_or(0, tokio::sync::OwnedSemaphorePermit::num_permits);
-        if held > self.lane.published() {
-            return true;
-        }
-        let wanted = u32::try_from(self.lane.queued().clamp(1, 32)).unwrap_or(1);
-        let semaphore = &self.shared.in_flight;
-        let permit =
-            Arc::clone(semaphore).try_acquire_many_owned(wanted).or_else(|_| Arc::clone(semaphore).try_acquire_owned());
-        match permit {
-            Ok(permit) => {
-                self.add_permit(permit);
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
-    pub(super) fn add_permit(&mut self, permit: tokio::sync::OwnedSemaphorePermit) {
-        match self.permits.as_mut() {
-            Some(permits) => permits.merge(permit),
-            None => self.permits = Some(permit),
-        }
-    }
 }
 
 /// Why publishing stopped.
@@ -92,7 +67,17 @@ pub(super) enum Blocked {
     No,
     /// More could go at once; other events first.
     Burst,
-    Permits,
+    Permits(Wait),
+}
+
+impl Blocked {
+    /// What permits are waited for.
+    pub(super) const fn wait(self) -> Option<Wait> {
+        match self {
+            Self::Permits(wait) => Some(wait),
+            Self::No | Self::Burst => None,
+        }
+    }
 }
 
 /// The mutant's row: its id tells publications apart, as it must not.
