@@ -28,6 +28,7 @@ pub struct Migration {
 const OUTBOX: &[Migration] = &[
     Migration { version: 1, name: "0001_outbox", sql: include_str!("../outbox/0001_outbox.sql") },
     Migration { version: 2, name: "0002_sources", sql: include_str!("../outbox/0002_sources.sql") },
+    Migration { version: 3, name: "0003_room_for_marks", sql: include_str!("../outbox/0003_room_for_marks.sql") },
 ];
 
 const INBOX: &[Migration] = &[
