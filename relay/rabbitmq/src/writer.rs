@@ -28,10 +28,9 @@ pub(crate) struct Writer {
     rows: mpsc::UnboundedReceiver<Outgoing>,
     sessions: watch::Receiver<Option<Arc<Session>>>,
     line: Option<Line>,
-    /// What was trusted on a connection that was dropped for rows that were not confirmed.
+    /// What was trusted on a connection that was dropped for rows that were not confirmed. Else only one row after each
+    /// time-out would be waited for, and of many silent addresses one found.
     carried: Option<Trusted>,
-    /// Windows that are to be small.
-    careful: u32,
 }
 
 /// This task's channel on the current connection.
@@ -48,11 +47,6 @@ struct Trusted {
     /// The largest body.
     body_bytes: usize,
 }
-
-/// After a window that missed its deadline so many are small. Some rows without a confirm, 32 to a quorum queue, stop
-/// a whole connection (RabbitMQ's flow control), and then nobody can tell whose fault it is.
-const CAREFUL_WINDOWS: u32 = 64;
-const CAREFUL_ROWS: usize = 16;
 
 /// Bodies up to here are small for any broker: its own limit is 16 MiB unless it is set (`max_message_size`).
 const SMALL_BODY_BYTES: usize = 16 << 10;
@@ -77,7 +71,7 @@ impl Writer {
         rows: mpsc::UnboundedReceiver<Outgoing>,
         sessions: watch::Receiver<Option<Arc<Session>>>,
     ) -> Self {
-        Self { index, suspects, rows, sessions, line: None, carried: None, careful: 0 }
+        Self { index, suspects, rows, sessions, line: None, carried: None }
     }
 
     /// Serves rows until told to stop, then answers what is left.
@@ -143,8 +137,7 @@ impl Writer {
     /// Writes the next window and answers for it; false: nothing may be written any more.
     async fn write_window(&mut self, line: &mut Line, jobs: &mut VecDeque<Job>) -> bool {
         let options = self.suspects.config.options();
-        let rows_max = if self.careful > 0 { CAREFUL_ROWS.min(options.window_max) } else { options.window_max };
-        let mut window = cut(jobs, &line.trusted, rows_max, options.window_bytes_max);
+        let mut window = cut(jobs, &line.trusted, options.window_max, options.window_bytes_max);
         let now = window::now();
         let (late, in_time): (Vec<Job>, Vec<Job>) = window.drain(..).partition(|job| job.must_stay(now));
         give_back(late, &line.session);
@@ -163,7 +156,6 @@ impl Writer {
         let undecided = self.answer(window, &report.verdicts);
         match report.end {
             End::Complete => {
-                self.careful = self.careful.saturating_sub(1);
                 give_back(undecided, &line.session);
                 true
             }
@@ -172,7 +164,8 @@ impl Writer {
                 false
             }
             End::Late { answers } => {
-                self.careful = CAREFUL_WINDOWS;
+                // A window full of such rows stops the whole connection (RabbitMQ's flow control, some hundreds to a
+                // quorum queue), and the broker answers nothing. Then a row goes alone again, and tells.
                 self.carried = answers.then(|| std::mem::take(&mut line.trusted));
                 give_back(undecided, &line.session);
                 false
@@ -180,9 +173,7 @@ impl Writer {
             End::ChannelBroken(error) => isolate(line, undecided, &error, jobs).await,
         }
     }
-}
 
-impl Writer {
     /// Answers what is certain; the rest comes back in order.
     fn answer(&self, window: Vec<Job>, verdicts: &[Verdict]) -> Vec<Job> {
         let mut undecided = Vec::new();

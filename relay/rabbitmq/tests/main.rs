@@ -11,3 +11,4 @@ mod alarms;
 mod delivery;
 mod limits;
 mod outages;
+mod silent;

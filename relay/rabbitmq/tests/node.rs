@@ -34,6 +34,15 @@ impl Node {
         assert!(output.status.success(), "ctl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// For what is cleaned up.
+    pub fn ctl_now(&self, arguments: &[&str]) {
+        let output = std::process::Command::new(self.folder.join("ctl")).args(arguments).output();
+        match output {
+            Ok(output) if output.status.success() => {}
+            failed => eprintln!("ctl {arguments:?}: {failed:?}"),
+        }
+    }
+
     pub async fn raise_alarm(&self) {
         self.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await;
     }
