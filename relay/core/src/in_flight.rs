@@ -1,9 +1,9 @@
 //! `in_flight_max`: one permit a row that may stand at a broker unmarked, shared by the lanes of a process.
 //!
 //! A lane with as many rows out there as its share, `in_flight_max` through the lanes of the process, takes no more
-//! while a lane with fewer waits for a permit. Else a lane that has many keeps them, since its own marks give them to it,
-//! and lanes of one backlog drift far apart: the oldest rows are not first, and each page of the table is read once a
-//! lane. Where nobody with less waits, one lane may have all.
+//! while a lane with fewer waits for a permit. Else a lane that has many keeps them, since its own marks give them
+//! to it, and lanes of one backlog drift far apart: the oldest rows are not first, and lanes come to a page of the
+//! table at times far apart, each to read and mark its rows there. Where nobody with less waits, one lane may have all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -203,6 +203,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished(), "one still waits");
         little.settle(0, None);
-        assert_eq!(waiting.await.expect("no panic"), (9, Wait::Free));
+        let done = tokio::time::timeout(std::time::Duration::from_secs(10), waiting).await;
+        assert_eq!(done.expect("it hears that nobody waits").expect("no panic"), (9, Wait::Free));
     }
 }
