@@ -199,3 +199,21 @@ async fn sixteen_lanes_wait_for_an_owner() {
     .await;
     assert!(unlogged, "an empty outbox.relay is how a relay sees a crash");
 }
+
+/// Each mark enters its row once more into both unique indexes; with growing keys there is room for it on its page.
+#[tokio::test]
+async fn marks_split_no_page_of_the_unique_indexes() {
+    let db = Database::migrated().await;
+    let client = db.connect().await;
+    let pages = "SELECT pg_relation_size('outbox.message_pkey') / 8192 + \
+                 pg_relation_size('outbox.message_idempotency_key_key') / 8192";
+    // One row after the other, as applications write them.
+    let rows = "INSERT INTO outbox.message (idempotency_key, topic, payload) \
+                SELECT 'order:' || lpad(n::text, 8, '0'), 't', '{}' FROM generate_series(1, 20000) AS n";
+    client.batch_execute(rows).await.unwrap();
+    let before: i64 = one(&client, pages).await;
+    client.batch_execute("UPDATE outbox.message SET sent_at = clock_timestamp()").await.unwrap();
+    let after: i64 = one(&client, pages).await;
+    assert!(before > 100, "{before} pages");
+    assert!(after <= before + before / 50, "{before} pages before, {after} after");
+}
