@@ -11,8 +11,7 @@ use outbox_tests::{cleanup, wait};
 use crate::scene::{Broker, Scene};
 
 const ROWS: usize = 400;
-/// So many that windows are full of them: more than RabbitMQ's flow control lets stand unconfirmed on one connection, which
-/// then answers no other question either.
+/// So many that windows are full of them.
 const SILENT_ROWS: usize = 2_000;
 const TRIES: usize = 3;
 

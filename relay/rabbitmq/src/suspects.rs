@@ -144,3 +144,29 @@ impl Suspects {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::{NoObserver, Sink};
+
+    use super::*;
+    use crate::config::RabbitmqOptions;
+
+    #[test]
+    fn a_try_that_ends_by_a_panic_leaves_the_next_one_free() {
+        let config = RabbitmqConfig::new(RabbitmqOptions::new("amqp://127.0.0.1:1")).expect("valid");
+        let suspects =
+            Suspects::new(Arc::new(config), Arc::new(NoObserver), CancellationToken::new(), TaskTracker::new());
+        let address =
+            Arc::new(Address { sink: Sink::Rabbitmq, destination: "e".to_owned(), routing_key: "k".to_owned() });
+        suspects.accuse(&address);
+        suspects.known().insert(Address::clone(&address), true);
+        let trying = Try { suspects: Arc::clone(&suspects), address: Arc::clone(&address) };
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _trying = trying;
+            panic!("as a bug would");
+        }));
+        assert!(ended.is_err());
+        assert_eq!(suspects.known().get(&*address), Some(&false));
+    }
+}

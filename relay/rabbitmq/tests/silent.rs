@@ -6,11 +6,12 @@ use std::sync::Arc;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use outbox_core::{Address, Link, Outcome, Publisher, Row};
+use outbox_rabbitmq::RabbitmqOptions;
 
 use crate::kit::{Broker, Rig, address, row, short, unique, url};
 use crate::node::Node;
 
-/// Queues whose processes are suspended. They end with the test, also where it fails: a suspended one cannot be deleted.
+/// Queues whose processes are suspended. They go with the test, also where it fails; a suspended one cannot be deleted.
 struct SilentQueues {
     node: Node,
     prefix: String,
@@ -49,17 +50,17 @@ impl SilentQueues {
 impl Drop for SilentQueues {
     fn drop(&mut self) {
         let script = self.script(
-            "begin ok = sys:resume(amqqueue:get_pid(Queue)), rabbit_amqqueue:delete(Queue, false, false, <<\"test\">>) end",
+            "begin ok = sys:resume(amqqueue:get_pid(Queue)), \
+             rabbit_amqqueue:delete(Queue, false, false, <<\"test\">>) end",
         );
         self.node.ctl_now(&["eval", &script]);
     }
 }
 
-fn quick(channels: usize) -> impl FnOnce(&mut outbox_rabbitmq::RabbitmqOptions) {
-    move |options| {
-        options.channels = channels;
-        options.confirm_timeout_ms = 1_000;
-    }
+/// All rows in one window, and short time-outs.
+fn one_channel(options: &mut RabbitmqOptions) {
+    options.channels = 1;
+    options.confirm_timeout_ms = 1_000;
 }
 
 /// Hands over the rows again and again, as the core does, until the address of each is known to answer nothing. After
@@ -83,15 +84,15 @@ async fn rounds(rig: &mut Rig, mut rows: Vec<(Arc<Row>, Arc<Address>)>) -> usize
     rounds
 }
 
-/// On one thread, so that the writer finds all rows at once and its window is full of them. RabbitMQ's flow control then
-/// reads nothing more from the connection and answers no other question, so that nobody can tell whose fault it is.
+/// On one thread, so that the writer finds all rows at once and its window is full of them. RabbitMQ's flow control
+/// then reads nothing more from the connection and answers no other question: nobody can tell whose fault it is.
 #[tokio::test]
 async fn a_window_full_of_rows_to_one_silent_queue_does_not_hide_it() {
     let broker = Broker::connect(&url()).await;
     let exchange = broker.exchange().await;
     broker.queue(&exchange, "good", &[]).await;
     let silent = SilentQueues::new(&broker, &exchange, "quorum", 1).await;
-    let mut rig = Rig::up(&url(), quick(1)).await;
+    let mut rig = Rig::up(&url(), one_channel).await;
     // The first row to an exchange goes alone; this one is it.
     assert_eq!(rig.one(row(0, "before"), &address(&exchange, "good")).await, Outcome::Confirmed);
     let to = Arc::new(address(&exchange, &silent.names().next().expect("one")));
@@ -109,7 +110,7 @@ async fn many_silent_queues_are_found_together() {
     let broker = Broker::connect(&url()).await;
     let exchange = broker.exchange().await;
     let silent = SilentQueues::new(&broker, &exchange, "classic", QUEUES).await;
-    let mut rig = Rig::up(&url(), quick(1)).await;
+    let mut rig = Rig::up(&url(), one_channel).await;
     let names: Vec<Arc<Address>> = silent.names().map(|name| Arc::new(address(&exchange, &name))).collect();
     let rows = (1..=240).zip(names.iter().cycle());
     let rows = rows.map(|(seq, to)| (Arc::new(row(seq, &format!("row-{seq}"))), Arc::clone(to))).collect();
