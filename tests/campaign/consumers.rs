@@ -28,6 +28,12 @@ pub async fn rabbitmq(url: String, queue: String, notes: Notes, mut resting: wat
 
 async fn read_rabbitmq(url: &str, queue: &str, notes: &Notes, resting: &mut watch::Receiver<bool>) -> Result<()> {
     let rabbit = Rabbit::connect_to(url).await?;
+    let read = read_queue(&rabbit, queue, notes, resting).await;
+    wait::bounded("a consumer's session to end", SILENCE_MAX, rabbit.close()).await??;
+    read
+}
+
+async fn read_queue(rabbit: &Rabbit, queue: &str, notes: &Notes, resting: &mut watch::Receiver<bool>) -> Result<()> {
     let mut reader = wait::bounded("a consumer to be taken", SILENCE_MAX, rabbit.reader(queue, PREFETCH)).await??;
     let mut heard = Instant::now();
     while heard.elapsed() < SILENCE_MAX {

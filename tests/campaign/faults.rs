@@ -7,6 +7,7 @@ use anyhow::Result;
 use outbox_tests::database;
 use outbox_tests::own_services::Service;
 use outbox_tests::proxy::Proxy;
+use outbox_tests::rabbit;
 use tokio::time::Instant;
 
 use crate::fleet::directions;
@@ -98,6 +99,7 @@ async fn begin(stage: &mut Stage, fault: &Fault) -> Result<()> {
         }
         Kind::BrokerFrozen => stage.services.freeze(broker),
         Kind::MemoryAlarm => watermark(stage, "0.000001").await,
+        Kind::QueueSuspended => suspend(stage, &fault.detail).await,
         Kind::NackStorm => {
             stage.broker.resting.send_replace(true);
             Ok(())
@@ -164,6 +166,10 @@ async fn end(stage: &mut Stage, fault: &Fault, played: &mut Played) -> Result<()
         }
         Kind::BrokerFrozen => stage.services.thaw(broker),
         Kind::MemoryAlarm => watermark(stage, "0.6").await,
+        Kind::QueueSuspended => {
+            let queue = if fault.detail == "main" { stage.broker.topic() } else { stage.broker.side(stage.sides) };
+            tell_queue(stage, &queue, "resume").await
+        }
         Kind::NackStorm => {
             stage.broker.resting.send_replace(false);
             Ok(())
@@ -256,6 +262,20 @@ async fn set_read_only(stage: &mut Stage, value: &str) -> Result<()> {
 
 async fn watermark(stage: &Stage, share: &str) -> Result<()> {
     stage.services.rabbitmqctl(&["set_vm_memory_high_watermark", share]).await.map(|_| ())
+}
+
+/// A queue that takes messages and confirms none: that of most rows, or that of a few beside others' traffic.
+async fn suspend(stage: &mut Stage, of: &str) -> Result<()> {
+    if of == "main" {
+        return tell_queue(stage, &stage.broker.topic(), "suspend").await;
+    }
+    let topic = known_side(stage).await?;
+    tell_queue(stage, &topic, "suspend").await?;
+    stage.write_side(&topic).await
+}
+
+async fn tell_queue(stage: &Stage, queue: &str, word: &str) -> Result<()> {
+    stage.services.rabbitmqctl(&["eval", &rabbit::tell_process_of(queue, word)]).await.map(|_| ())
 }
 
 /// The newest side address that exists; made if there is none.

@@ -37,6 +37,7 @@ pub enum Kind {
     BrokerKill,
     BrokerFrozen,
     MemoryAlarm,
+    QueueSuspended,
     NackStorm,
     ExchangeDeleted,
     BindingLost,
@@ -46,7 +47,7 @@ pub enum Kind {
 
 impl Kind {
     /// Name, weight in the lottery, shortest and longest duration in milliseconds.
-    const ALL: [(Self, &'static str, u32, u64, u64); 29] = [
+    const ALL: [(Self, &'static str, u32, u64, u64); 30] = [
         (Self::Kill9, "kill9", 14, 0, 400),
         (Self::CrashPoint, "crash-point", 14, 1_500, 3_000),
         (Self::Pause, "pause", 8, 1_100, 9_000),
@@ -71,6 +72,8 @@ impl Kind {
         (Self::BrokerKill, "broker-kill", 22, 2_500, 3_500),
         (Self::BrokerFrozen, "broker-frozen", 6, 300, 2_500),
         (Self::MemoryAlarm, "memory-alarm", 22, 300, 1_500),
+        // Longer than the relays wait for a confirm.
+        (Self::QueueSuspended, "queue-suspended", 22, 2_500, 5_000),
         (Self::NackStorm, "nack-storm", 6, 1_500, 2_500),
         (Self::ExchangeDeleted, "exchange-deleted", 6, 200, 1_000),
         (Self::BindingLost, "binding-lost", 6, 100, 1_000),
@@ -85,7 +88,10 @@ impl Kind {
     /// Ends a whole service, or has RabbitMQ's tools at work: one of each service in a batch, beside faults of relays
     /// and links.
     pub fn is_costly(self) -> bool {
-        matches!(self, Self::PostgresCrash | Self::BrokerRestart | Self::BrokerKill | Self::MemoryAlarm)
+        matches!(
+            self,
+            Self::PostgresCrash | Self::BrokerRestart | Self::BrokerKill | Self::MemoryAlarm | Self::QueueSuspended
+        )
     }
 
     /// Ends a relay's process, or stops it for a while.
@@ -105,10 +111,14 @@ impl Kind {
             )
     }
 
-    /// Whether a costly one may overlap with the other.
+    /// Whether a costly one may overlap with the other. A queue that is suspended has rows written for it, which needs
+    /// the database.
     fn goes_with(self, other: Self) -> bool {
-        let of_broker = self != Self::PostgresCrash;
-        other.is_of_process() || other.is_of_link() || other.is_costly() && of_broker == (other == Self::PostgresCrash)
+        let (of_broker, beside_postgres) = (self != Self::PostgresCrash, other == Self::PostgresCrash);
+        let needs_database = self == Self::QueueSuspended || other == Self::QueueSuspended;
+        other.is_of_process()
+            || other.is_of_link()
+            || other.is_costly() && of_broker == beside_postgres && !needs_database
     }
 
     /// Asks the broker for something, which a frozen one never answers.
@@ -119,7 +129,9 @@ impl Kind {
     fn is_known_to(self, mode: Mode, other_version: bool) -> bool {
         match self {
             Self::OtherVersion => other_version,
-            Self::MemoryAlarm | Self::NackStorm | Self::ExchangeDeleted | Self::BindingLost => mode != Mode::Kafka,
+            Self::MemoryAlarm | Self::QueueSuspended | Self::NackStorm | Self::ExchangeDeleted | Self::BindingLost => {
+                mode != Mode::Kafka
+            }
             _ => true,
         }
     }
@@ -159,7 +171,7 @@ pub struct Fault {
     pub lasts_ms: u64,
     /// The relay it strikes, or whose links; `None`: all of them.
     pub relay: Option<usize>,
-    /// A direction or a crash point with its count; `-` for the rest.
+    /// A direction, a crash point with its count, a clock, or whose queue; `-` for the rest.
     pub detail: String,
 }
 
@@ -302,6 +314,7 @@ impl Schedule {
                 format!("{point}:{}", 1 << random.u32(0..doublings))
             }
             Kind::ClockSkew => random.choice(CLOCKS).unwrap_or("+3600s").to_owned(),
+            Kind::QueueSuspended => random.choice(["main", "side"]).unwrap_or("side").to_owned(),
             Kind::DatabaseStall | Kind::BrokerStall | Kind::DatabaseHalfOpen | Kind::BrokerHalfOpen => {
                 random.choice(["requests", "replies", "both"]).unwrap_or("both").to_owned()
             }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use outbox_tests::own_services::rabbitmqctl;
-use outbox_tests::rabbit::{QueueType, Rabbit};
+use outbox_tests::rabbit::{QueueType, Rabbit, tell_process_of};
 use outbox_tests::relay::Relay;
 use outbox_tests::writer::Row;
 use outbox_tests::{cleanup, wait};
@@ -45,11 +45,7 @@ impl Drop for SilentQueue {
 }
 
 async fn tell(queue: &str, word: &str) -> Result<()> {
-    let script = format!(
-        "[Queue] = [Q || Q <- rabbit_amqqueue:list(), element(4, amqqueue:get_name(Q)) =:= <<\"{queue}\">>], \
-         ok = sys:{word}(amqqueue:get_pid(Queue))."
-    );
-    rabbitmqctl(&["eval", &script]).await.map(|_| ())
+    rabbitmqctl(&["eval", &tell_process_of(queue, word)]).await.map(|_| ())
 }
 
 async fn sum(relay: &Relay, name: &str, labels: &[(&str, &str)]) -> Result<f64> {

@@ -25,6 +25,16 @@ pub enum QueueType {
     Stream,
 }
 
+/// What `rabbitmqctl eval` is given to `suspend` or `resume` the process of a queue. Suspended it takes messages and
+/// confirms none, as a quorum queue without a majority does.
+#[must_use]
+pub fn tell_process_of(queue: &str, word: &str) -> String {
+    format!(
+        "[Queue] = [Q || Q <- rabbit_amqqueue:list(), element(4, amqqueue:get_name(Q)) =:= <<\"{queue}\">>], \
+         ok = sys:{word}(amqqueue:get_pid(Queue))."
+    )
+}
+
 /// A connection to one broker and the objects that a test declared through it.
 pub struct Rabbit {
     url: String,
@@ -245,6 +255,15 @@ impl Rabbit {
         }
         reader.close().await?;
         Ok(received)
+    }
+
+    /// Ends the connection. One that is dropped while the broker owes it an answer stays open, and a consumer that was
+    /// asked for on it then keeps the messages that it is given.
+    ///
+    /// # Errors
+    /// When the connection is lost already.
+    pub async fn close(&self) -> Result<()> {
+        Ok(self.connection.close(200, "done".into()).await?)
     }
 
     fn made_mut(&self, change: impl FnOnce(&mut Made)) {
