@@ -111,14 +111,12 @@ impl Kind {
             )
     }
 
-    /// Whether a costly one may overlap with the other. A queue that is suspended has rows written for it, which needs
-    /// the database.
+    /// Whether a costly one may overlap with the other. For a queue that is suspended rows are written, which needs the
+    /// database.
     fn goes_with(self, other: Self) -> bool {
-        let (of_broker, beside_postgres) = (self != Self::PostgresCrash, other == Self::PostgresCrash);
-        let needs_database = self == Self::QueueSuspended || other == Self::QueueSuspended;
-        other.is_of_process()
-            || other.is_of_link()
-            || other.is_costly() && of_broker == beside_postgres && !needs_database
+        let one_of_each_service = (self == Self::PostgresCrash) != (other == Self::PostgresCrash);
+        let writes = self == Self::QueueSuspended || other == Self::QueueSuspended;
+        other.is_of_process() || other.is_of_link() || other.is_costly() && one_of_each_service && !writes
     }
 
     /// Asks the broker for something, which a frozen one never answers.
